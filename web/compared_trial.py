@@ -29,12 +29,17 @@ TrialKey = tuple[str, str, str]
 
 @dataclass(slots=True)
 class ComparedTrial:
-    """A case by one implementation on one device of a run: medians and calibration of its processes, and its status."""
+    """A case by one implementation on one device of a run: medians and calibration of its processes, and its status.
+
+    bytes, flops: its least work. written_share: part of the bytes that is written; None: unknown.
+    """
 
     case: CaseInfo
     rule: Rule
     device: str
     bytes: int
+    flops: int
+    written_share: float | None
     times: tuple[float, ...]
     calibrations: tuple[float, ...]
     side: Side
@@ -57,15 +62,25 @@ def read_trials(reader: Reader, run: RunInfo) -> dict[TrialKey, ComparedTrial]:
 
 def _trial(case: CaseInfo, rule: Rule, blocks: list[Judged]) -> ComparedTrial:
     first = blocks[0]
+    work = (first.bytes, first.flops, _share(first.written_share))
     if len(blocks) == 1:
         times: tuple[float, ...] = (first.median_ns,) if first.median_ns else ()
         side = _side_of(first.status, first.reason, first.peak, first.footprint)
         return ComparedTrial(
-            case, rule, first.device, first.bytes, times, _calibrations(blocks) if first.calibration else (), side
+            case, rule, first.device, *work, times, _calibrations(blocks) if first.calibration else (), side
         )
     blocks = sorted(blocks, key=lambda one: one.block)
     times = tuple([one.median_ns for one in blocks if one.median_ns])
-    return ComparedTrial(case, rule, blocks[0].device, blocks[0].bytes, times, _calibrations(blocks), _side(blocks))
+    return ComparedTrial(case, rule, first.device, *work, times, _calibrations(blocks), _side(blocks))
+
+
+def _share(stored: str | float | None) -> float | None:
+    """A share from 0 to 1 in stored JSON; None for anything else, as a run may come from anywhere."""
+    try:
+        found = float(stored) if stored is not None else -1.0
+    except ValueError:
+        return None
+    return found if 0 <= found <= 1 else None
 
 
 def _rule_for(case: CaseInfo) -> Rule:

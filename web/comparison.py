@@ -17,6 +17,7 @@ from opgauge.harness.judge.departure import SeriesSpread, spread_of
 from opgauge.harness.judge.verdict import Comparison, Evidence, Kind, Rule, Subject, Verdict
 from opgauge.harness.result.ceilings import Ceilings
 from opgauge.harness.result.result import Environment
+from opgauge.harness.result.summary import impossible_below
 from opgauge.harness.store import run_queries
 from opgauge.harness.store.queries import CaseInfo
 from opgauge.harness.store.run_queries import RunInfo
@@ -97,14 +98,14 @@ def compare_runs(
     before, after = (
         _trials(reader, run, device, across=across) for run, device in ((base, base_device), (head, head_device))
     )
-    fastest = {name: _fastest(name, reached) for name, reached in reader.ceilings(head).items()}
+    peaks = reader.ceilings(head)
     models = {name: head.environment.model(name) or base.environment.model(name) for name in device_choices(base, head)}
     spread_at = _spreads(reader, base, head)
     alike: dict[tuple[int, int, float], Comparison] = {}
     pairs = [_Pair(key, before.get(key), after.get(key)) for key in {**after, **before}]
-    quick = [_compare_single(pair, fastest, alike) for pair in pairs]
+    quick = [_compare_single(pair, peaks, alike) for pair in pairs]
     rest = [pair for pair, found in zip(pairs, quick, strict=True) if found is None]
-    judged = compare_run([_evidence(pair, fastest) for pair in rest], [_rule(pair) for pair in rest])
+    judged = compare_run([_evidence(pair, peaks) for pair in rest], [_rule(pair) for pair in rest])
     slow = iter([_compared(pair, found, found.ratio) for pair, found in zip(rest, judged, strict=True)])
     return [_with_series(found or next(slow), spread_at, models) for found in quick]
 
@@ -170,7 +171,7 @@ class _Pair(NamedTuple):
 
 
 def _compare_single(
-    pair: _Pair, fastest: Mapping[str, float], alike: dict[tuple[int, int, float], Comparison]
+    pair: _Pair, peaks: Mapping[str, Ceilings], alike: dict[tuple[int, int, float], Comparison]
 ) -> Compared | None:
     """The comparison of one process each; None for all others.
 
@@ -181,14 +182,14 @@ def _compare_single(
         return None
     before, after = base.times[0], head.times[0]
     rule = base.rule
-    floor = _floor_ns(head, fastest)
+    floor = _floor_ns(head, peaks)
     too_fast = floor is not None and after < floor / rule.max_ceiling_share
     if too_fast or not (0 < before < inf and 0 < after < inf):
         return None
     sides = (id(base.side), id(head.side), rule.threshold)
     found = alike.get(sides)
     if found is None:
-        found = alike[sides] = compare(_evidence(pair, fastest), rule)
+        found = alike[sides] = compare(_evidence(pair, peaks), rule)
     return _compared(pair, found, None if found.ratio is None else exp(log(after / before)))
 
 
@@ -220,10 +221,10 @@ def _trials(reader: Reader, run: RunInfo, device: str, *, across: bool) -> dict[
     return {(*key[:2], ""): one for key, one in chosen.items()} if across else chosen
 
 
-def _evidence(pair: _Pair, fastest: Mapping[str, float]) -> Evidence:
+def _evidence(pair: _Pair, peaks: Mapping[str, Ceilings]) -> Evidence:
     case, base, head = _case(pair), pair.base, pair.head
     subject = Subject(case.op, case.name, case.case_id, pair.key[1], pair.key[2])
-    floor = _floor_ns(head, fastest) if head else None
+    floor = _floor_ns(head, peaks) if head else None
     if base is None or head is None:
         return Evidence(subject, base.side if base else None, head.side if head else None, floor_ns=floor)
     pairs = tuple(zip(base.times, head.times, strict=False))
@@ -248,15 +249,17 @@ def _known(pair: _Pair) -> ComparedTrial:
     return known
 
 
-def _fastest(device: str, reached: Ceilings) -> float:
-    """Bytes per nanosecond; 0 for a CPU, whose warm caches make memory no limit."""
-    return 0.0 if device == "cpu" else max(reached.copy_gbps or 0.0, reached.write_gbps or 0.0)
+def _floor_ns(head: ComparedTrial, peaks: Mapping[str, Ceilings]) -> float | None:
+    """Least time that the device allows, as `run` and `gate` judge it; None if its peaks are unknown.
 
-
-def _floor_ns(head: ComparedTrial, fastest: Mapping[str, float]) -> float | None:
-    """Least time by bandwidth; None if it was not measured."""
-    rate = fastest.get(head.device)
-    return head.bytes / rate if rate and head.bytes else None
+    Without copies of several sizes a CPU's caches are unknown, and so is how fast they are.
+    """
+    reached = peaks.get(head.device)
+    if reached is None or (head.device.startswith("cpu") and not reached.sizes):
+        return None
+    extra = {} if head.written_share is None else {"written_share": head.written_share}
+    bound = impossible_below(reached, head.bytes, head.flops, head.case.dtype, extra)
+    return None if bound is None else bound.time_ns
 
 
 def _median(trial: ComparedTrial | None) -> float | None:

@@ -28,11 +28,11 @@ PATIENCE_S = 0.03
 SAMPLES = 10_000
 """Most raw samples returned of one result."""
 
-_PARTS = (("measurement", "peak_bytes"), ("measurement", "footprint"), ("ruler",))
+_PARTS = (("measurement", "peak_bytes"), ("measurement", "footprint"), ("ruler",), ("extra", "written_share"))
 
 
 class Judged(NamedTuple):
-    """A result as a comparison reads it. peak, footprint, calibration: JSON as stored; None if absent."""
+    """A result as a comparison reads it. Fields from peak on are JSON as stored; None if absent."""
 
     case_key: int
     implementation: str
@@ -43,9 +43,11 @@ class Judged(NamedTuple):
     reason: str
     median_ns: float | None
     bytes: int
+    flops: int
     peak: str | int | None
     footprint: str | None
     calibration: str | None
+    written_share: str | float | None
 
 
 class UsedResources(NamedTuple):

@@ -11,7 +11,7 @@ from opgauge.harness.worker.audit import Audit
 from opgauge.harness.worker.succession import Succession
 from opgauge.ops import Bound
 
-SINGLE_S, LEAST_SINGLE, MOST_SINGLE, PAIRED_SINGLE = 0.02, 8, 200, 40
+SINGLE_S, LEAST_SINGLE, MOST_SINGLE, PAIRED_SINGLE = 0.02, 4, 200, 40
 """Single calls: seconds of them, least and largest number, and number of those compared with unchanged inputs."""
 MOST_DEARER, LEAST_DEARER_NS = 1.6, 2_000
 """Largest ratio of a call on changed inputs to one on unchanged inputs, and least difference in ns."""

@@ -26,8 +26,8 @@ PARTS = {"complex64": "float32", "complex128": "float64"}
 """Dtype of the parts of complex numbers."""
 REPEATS_S, MOST_REPEATS = 0.02, 400
 """Calls on the same inputs whose outputs are compared: seconds of them, and their number."""
-TRIES, MOST_BEFORE = 12, 20
-"""Changes whose outputs are compared, and most calls right before each."""
+TRIES, LEAST_TRIES, TRIES_S, MOST_BEFORE = 12, 5, 0.02, 20
+"""Changes whose outputs are compared: most and least of them, and seconds; and most calls right before each."""
 STALE = 3
 """Number of times that outputs of earlier inputs must be found before they count."""
 SEQUENCES, SEQUENCE_NS, MOST_CALLS = 5, 300_000, 400
@@ -73,8 +73,10 @@ class Succession:
         attempt = self._attempt
         if not (self._bytes and attempt.repeatable and attempt.kernel.deterministic):
             return
-        stale = 0
+        stale, end = 0, perf_counter() + TRIES_S
         for number in range(TRIES):
+            if number >= LEAST_TRIES and perf_counter() > end:
+                return
             before = self._outputs()
             (name, at, bit) = self._draw(1)[0]
             place = self._bytes[name]

@@ -12,13 +12,20 @@ from opgauge.harness.result.result import Status
 from opgauge.harness.run.execute import LocalExecutor
 from tests.cheats.catalogue import CHEATS, Cheat, trial
 
-MODULES = ("numba", "tests.cheats.undone", "tests.cheats.adaptive", "tests.cheats.mischief", "tests.cheats.on_device")
+MODULES = (
+    "numba",
+    "tests.cheats.undone",
+    "tests.cheats.adaptive",
+    "tests.cheats.inventive",
+    "tests.cheats.mischief",
+    "tests.cheats.on_device",
+)
 SPREADING = ("process", "state left behind", "changing inputs")
 """Families from which the next kernel may suffer."""
 for _name in MODULES[1:]:
     import_module(_name)
 LIMITS = Limits(budget_s=0.1, min_samples=3, max_samples=20, warmup_s=0.005)
-LEAST_KINDS = 110
+LEAST_KINDS = 120
 SOMETIMES = {
     "is_wrong_once_in_a_hundred": "a run of few calls may miss it",
     "adds_the_last_half_in_background": "with a core to spare the thread may be done when the call returns",

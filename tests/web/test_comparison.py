@@ -21,7 +21,7 @@ from opgauge.web.comparison import compare_runs
 from opgauge.web.devices import Places
 from opgauge.web.reader import Reader
 from tests.databases import database
-from tests.web.dataset import broken, results
+from tests.web.dataset import broken, ceilings, results
 
 
 @pytest.fixture
@@ -67,6 +67,20 @@ def test_two_ordinary_runs_are_slower_or_faster(store: Store) -> None:
     for base, head, word in ((0, 1, "slower"), (1, 2, "faster"), (2, 3, "undecided")):
         words = {one.word for one in compare_runs(reader, runs[base], runs[head]) if one.ratio}
         assert words == {word}
+
+
+def test_faster_than_the_device_allows_is_broken(store: Store) -> None:
+    """Times a thousand times shorter are below the peaks of the head's run, and are judged as `run` judges them."""
+    add(store, 1)
+    fast = add(store, 2, factor=1e-3)
+    for peaks in ceilings():
+        store.add_ceilings(fast, peaks)
+    reader = Reader(store, Cache(lambda: 0))
+    head, base = reader.runs()
+    found = [one for one in compare_runs(reader, base, head) if one.device == "cuda:0" and one.head_ns]
+    below = [one for one in found if one.reason == "faster than the device allows"]
+    assert len(below) > len(found) / 2
+    assert {one.word for one in below} == {"broken"}
 
 
 def test_the_noise_of_a_series_decides(store: Store) -> None:
