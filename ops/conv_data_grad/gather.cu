@@ -53,9 +53,7 @@ __device__ __forceinline__ void load_columns(unsigned int (&to)[J][2], const uns
 #pragma unroll
   for (int j = 0; j < J; j += 2) {
     unsigned int four[4];
-    asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];"
-                 : "=r"(four[0]), "=r"(four[1]), "=r"(four[2]), "=r"(four[3])
-                 : "r"(from[j / 2] ^ piece));
+    ldmatrix<false>(four, from[j / 2] ^ piece);
     to[j][0] = four[0], to[j][1] = four[1], to[j + 1][0] = four[2], to[j + 1][1] = four[3];
   }
 }
@@ -200,12 +198,12 @@ __global__ void __launch_bounds__(32 * R * Q, J == 8 || (R == 2 && G > 0) ? 2 : 
     if (cursor.tap == 0) {
       uint4* const to = reinterpret_cast<uint4*>(memory + cursor.patch * patch_bytes);
       const uint4* const from = from_lines + static_cast<long long>(cursor.chunk) * plan.lines * PIECES;
-      for (int i = threadIdx.x; i < plan.patch * PIECES; i += THREADS) cp_async<uint4, 1>(to + i, from + i, true);
+      for (int i = threadIdx.x; i < plan.patch * PIECES; i += THREADS) load_async<uint4, 1>(to + i, from + i, true);
       if constexpr (sizeof(T) == 4) {
         float* const scale_to = patch_scales + cursor.patch * plan.patch;
         const float* const scale_from = from_scales + static_cast<long long>(cursor.chunk) * plan.lines;
         for (int i = threadIdx.x * 4; i < plan.patch; i += THREADS * 4) {
-          cp_async<float, 4>(scale_to + i, scale_from + i, true);
+          load_async<float, 4>(scale_to + i, scale_from + i, true);
         }
       }
     }
@@ -213,7 +211,7 @@ __global__ void __launch_bounds__(32 * R * Q, J == 8 || (R == 2 && G > 0) ? 2 : 
     const int stride = plan.row_tiles * ROWS * PIECES, taps = taps_of(cursor);
     const uint4* const from = from_filter + static_cast<long long>(cursor.chunk * pass.taps + cursor.tap) * stride;
     const auto copy = [&](int i) {
-      cp_async<uint4, 1>(to + i, from + i / (ROWS * PIECES) * stride + i % (ROWS * PIECES), true);
+      load_async<uint4, 1>(to + i, from + i / (ROWS * PIECES) * stride + i % (ROWS * PIECES), true);
     };
     if constexpr (G == 0) {
 #pragma unroll 4

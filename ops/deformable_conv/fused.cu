@@ -28,12 +28,12 @@ __device__ __forceinline__ void multiply_stage(
   wgmma_fence();
   if constexpr (HALVES == 2) {
 #pragma unroll
-    for (int k = 0; k < 4; k += 2) multiply(part, a + k + 4, b + k, k > 0, halves);
+    for (int k = 0; k < 4; k += 2) wgmma_mma_async<0, 0>(part, a + k + 4, b + k, k > 0, halves);
 #pragma unroll
-    for (int k = 0; k < 4; k += 2) multiply(part, a + k, b + k + 4, 1, halves);
+    for (int k = 0; k < 4; k += 2) wgmma_mma_async<0, 0>(part, a + k, b + k + 4, 1, halves);
   }
 #pragma unroll
-  for (int k = 0; k < 8 / HALVES; k += 2) multiply(part, a + k, b + k, HALVES == 2 || k > 0, halves);
+  for (int k = 0; k < 8 / HALVES; k += 2) wgmma_mma_async<0, 0>(part, a + k, b + k, HALVES == 2 || k > 0, halves);
   const int row = threadIdx.x % 128 / 32 * 16 + threadIdx.x % 32 / 4;
   const float upper = scales[row], lower = scales[row + 8];
   wgmma_commit_and_wait(part);
@@ -47,7 +47,7 @@ __device__ __forceinline__ void multiply_stage(
   const unsigned long long a = matrix_descriptor(samples), b = matrix_descriptor(filter);
   wgmma_fence();
 #pragma unroll
-  for (int k = 0; k < 8; k += 2) multiply(sum, a + k, b + k, 1, type);
+  for (int k = 0; k < 8; k += 2) wgmma_mma_async<0, 0>(sum, a + k, b + k, 1, type);
   wgmma_commit_and_wait(sum);
 }
 

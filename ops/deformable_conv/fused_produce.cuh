@@ -75,7 +75,7 @@ struct PositionLoader {
       const int segment = first + i / EACH, column = first_column + column_of(warp, i % 4, i % EACH / 4);
       const bool valid = segment < (blockIdx.y + 1) * segments && column < total;
       const int entry = quotient(segment * plan.segment, plan.per_group) * plan.conv.taps + step.tap;
-      cp_async_zfill(positions + i, valid ? table + static_cast<long long>(entry) * total + column : table, valid);
+      cp_async_zfill<16>(positions + i, valid ? table + static_cast<long long>(entry) * total + column : table, valid);
     }
   }
 

@@ -3,6 +3,7 @@
 // T is the tensor's type, A the accumulating one; V: elements of one access.
 
 #include "cluster.cuh"
+#include "ptx/cp_async.cuh"
 #include "flagged.cuh"
 #include "statistics.cuh"
 

@@ -1,6 +1,7 @@
 // Channels that a cluster normalizes in registers or in shared memory.
 #pragma once
 #include "cluster.cuh"
+#include "ptx/cp_async.cuh"
 #include "statistics.cuh"
 
 template <typename T>

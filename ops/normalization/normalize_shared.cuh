@@ -1,6 +1,8 @@
 // Channels that many blocks share, with x in shared memory.
 #pragma once
 #include "cluster.cuh"
+#include "ptx/bar.cuh"
+#include "ptx/cp_async.cuh"
 #include "flagged.cuh"
 #include "statistics.cuh"
 
@@ -135,7 +137,7 @@ __global__ void __launch_bounds__(SHARING_THREADS, 1) normalize_shared(
       load_part(item + stages, stage);
       if (++stage == stages) stage = 0, parity ^= 1;
     }
-    asm volatile("cp.async.wait_all;" ::: "memory");
+    cp_async_wait_all();
   }
 #endif
 }

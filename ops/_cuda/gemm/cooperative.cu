@@ -6,8 +6,9 @@
 
 #include "divide.cuh"
 #include "slab.cuh"
-#include "ptx/bar_sync.cuh"
+#include "ptx/bar.cuh"
 #include "ptx/mbarrier.cuh"
+#include "ptx/setmaxnreg.cuh"
 #include "tensor_map.cuh"
 #include "wgmma.cuh"
 
@@ -22,7 +23,7 @@ struct Tiles {
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
 
 constexpr int GROUPS = 2, GROUP = 128, THREADS = (GROUPS + 1) * GROUP;
-constexpr int CONSUMERS = 240, PRODUCERS = 24;  // registers per thread after setmaxnreg
+constexpr int LAUNCHED = 168, CONSUMERS = 240, PRODUCERS = 24;  // registers per thread before and after setmaxnreg
 
 template <int N>
 constexpr int STORED_LINES = N % 64 == 0 ? 64 : 16;  // lines per TMA store
@@ -126,7 +127,7 @@ __global__ void __launch_bounds__(THREADS, 1) cooperative(
   };
 
   if (group == GROUPS) {
-    asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(PRODUCERS));
+    setmaxnreg<LAUNCHED, PRODUCERS>();
     if (member >= 32) return;
     if (member == 0) {
       prefetch_tensormap(filter);
@@ -135,10 +136,10 @@ __global__ void __launch_bounds__(THREADS, 1) cooperative(
         mbarrier_init(full + i, 1);
         mbarrier_init(empty + i, GROUPS * GROUP / 32);
       }
-      asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+      mbarrier_init_fence();
     }
     __syncwarp();
-    asm volatile("bar.arrive 1, %0;" ::"n"(GROUPS * GROUP + 32) : "memory");  // does not wait for the consumers
+    bar_arrive<1, GROUPS * GROUP + 32>();  // does not wait for the consumers
     if (member != 0) return;
     for (int tile = blockIdx.x; tile < size.count; tile += gridDim.x) {
       select_tile(tile);
@@ -170,7 +171,7 @@ __global__ void __launch_bounds__(THREADS, 1) cooperative(
       }
     }
   } else {
-    asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(CONSUMERS));
+    setmaxnreg<LAUNCHED, CONSUMERS>();
     bar_sync<GROUPS * GROUP + 32>(1);
     if (U > 1 && group > 0) mbarrier_wait(full + 1, 0);  // delays one group, to store while the other multiplies
     const auto release = [&](int slot) {
@@ -184,7 +185,7 @@ __global__ void __launch_bounds__(THREADS, 1) cooperative(
         const unsigned long long of_channels = matrix_descriptor(loaded + group * U * SLAB, SLAB);
         const unsigned long long of_pixels = matrix_descriptor(loaded + SLABS * SLAB, SLAB);
         // the address of a descriptor is in units of 16 bytes
-        multiply<1, 0>(sum[u], of_channels + u * (SLAB / 16) + i * 128, of_pixels + i * 2, add,
+        wgmma_mma_async<1, 0>(sum[u], of_channels + u * (SLAB / 16) + i * 128, of_pixels + i * 2, add,
                        static_cast<const T*>(nullptr));
       };
       int before = 0;

@@ -43,7 +43,7 @@ struct Fetch {
 #pragma unroll
     for (int i = 0; i < ROWS; i += STEP) {
       const bool valid = column < columns && row + i < rows;
-      cp_async<T, V>(tile + slot + i * LINE, valid ? source : from, valid);
+      load_async<T, V>(tile + slot + i * LINE, valid ? source : from, valid);
       source += STEP * view.row;
     }
     if (K_MAJOR) {

@@ -76,12 +76,12 @@ __global__ void __launch_bounds__(128 * R, 4 / R) persistent_wgmma(
       const bool exists = A_K_MAJOR ? a_first + i < tiles.rows && k + a_vector * VECTOR < tiles.depth
                                   : a_first < tiles.rows && k + a_row + i < tiles.depth;
       const T* const from = A_K_MAJOR ? a_from + i * of_a.row + k : a_from + (k + i) * of_a.row;
-      cp_async<T, VECTOR>(reinterpret_cast<T*>(slot + a_slot + i * 128), exists ? from : a, exists);
+      load_async<T, VECTOR>(reinterpret_cast<T*>(slot + a_slot + i * 128), exists ? from : a, exists);
     }
 #pragma unroll
     for (int i = 0; i < DEEP; i += B_STEP) {
       const bool exists = b_exists && k + b_row + i < tiles.depth;
-      cp_async<T, VECTOR>(reinterpret_cast<T*>(slot + b_slot + i * 128), exists ? b_from + (k + i) * of_b.row : b, exists);
+      load_async<T, VECTOR>(reinterpret_cast<T*>(slot + b_slot + i * 128), exists ? b_from + (k + i) * of_b.row : b, exists);
     }
     to = to + 1 == RING ? 0 : to + 1;
     k += DEEP;
@@ -128,7 +128,7 @@ __global__ void __launch_bounds__(128 * R, 4 / R) persistent_wgmma(
       wgmma_fence();
 #pragma unroll
       for (int i = 0; i < DEEP / 16; ++i) {  // the address of a descriptor is in units of 16 bytes
-        multiply<!A_K_MAJOR>(sum, of_slab + i * (A_K_MAJOR ? 2 : 128), of_wide + i * 128, done + i > 0,
+        wgmma_mma_async<!A_K_MAJOR>(sum, of_slab + i * (A_K_MAJOR ? 2 : 128), of_wide + i * 128, done + i > 0,
                            static_cast<const T*>(nullptr));
       }
       wgmma_commit_and_wait();

@@ -7,7 +7,7 @@
 // stored with evict_first: plain stores take half as long again (conv2_x of ResNet-50 on an H200: 29 us against 21).
 
 #include "slab.cuh"
-#include "ptx/bar_sync.cuh"
+#include "ptx/bar.cuh"
 #include "ptx/mbarrier.cuh"
 #include "view.cuh"
 #include "wgmma.cuh"
@@ -24,13 +24,6 @@ struct PersistentSize {
 constexpr int STAGING = 16 * LINE;  // bytes of a warp's 16 rows by 64 columns of results
 constexpr int VECTOR = 8;            // elements of 16 bytes
 constexpr int RING = 3;            // stages
-
-__device__ __forceinline__ void ldmatrix(unsigned int (&v)[4], unsigned int from) {  // not transposed
-  asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
-               : "=r"(v[0]), "=r"(v[1]), "=r"(v[2]), "=r"(v[3])
-               : "r"(from)
-               : "memory");
-}
 
 // persistent: persistent blocks compute tiles of 64 R rows by 64 P columns with one factor resident in shared memory.
 // Layout   resident factor (depth, its rows or columns); LAST: d (streamed, resident), other (streamed, depth); else
@@ -86,7 +79,7 @@ __global__ void __launch_bounds__(R == 1 ? 160 : 128 * R + 64, P == 2 ? 4 / R : 
 #pragma unroll 8
       for (int i = 0; i < (LAST ? 64 * R : DEEP); i += STEP) {
         T* const into = reinterpret_cast<T*>(stage + swizzled(line + i, piece));
-        if (line + i < there) cp_async<T, V>(into, from + i * of_other.row, true);
+        if (line + i < there) load_async<T, V>(into, from + i * of_other.row, true);
       }
       from += LAST ? DEEP : DEEP * of_other.row;
       to = to + 1 == RING ? 0 : to + 1;
@@ -122,7 +115,7 @@ __global__ void __launch_bounds__(R == 1 ? 160 : 128 * R + 64, P == 2 ? 4 / R : 
 #pragma unroll
       for (int i = 0; i < DEEP; i += STEP) {
         unsigned char* const to = bytes + across / 8 * size.depth * LINE + swizzled(k + i, across % 8);
-        cp_async<T, VECTOR>(reinterpret_cast<T*>(to), from, true);
+        load_async<T, VECTOR>(reinterpret_cast<T*>(to), from, true);
         from += STEP * of_resident.row;
       }
     }
@@ -160,7 +153,7 @@ __global__ void __launch_bounds__(R == 1 ? 160 : 128 * R + 64, P == 2 ? 4 / R : 
         for (int i = 0; i < 16; i += ROWS) {
           if (LAST && top + i >= there) continue;
           T* const to = reinterpret_cast<T*>(bytes + slot(slab) + offset_of(i));
-          cp_async<T, V>(to, more + i * of_d.row, true);
+          load_async<T, V>(to, more + i * of_d.row, true);
         }
       }
       cp_async_commit_group();
@@ -184,7 +177,7 @@ __global__ void __launch_bounds__(R == 1 ? 160 : 128 * R + 64, P == 2 ? 4 / R : 
             LAST ? matrix_descriptor(resident + stage * SLAB, size.depth * LINE) : matrix_descriptor(loaded, SLAB);
 #pragma unroll
         for (int i = 0; i < DEEP / 16; ++i) {  // the address of a descriptor is in units of 16 bytes
-          multiply<!LAST>(sum, of_high + i * (LAST ? 2 : 128), of_wide + i * 128, stage + i > 0,
+          wgmma_mma_async<!LAST>(sum, of_high + i * (LAST ? 2 : 128), of_wide + i * 128, stage + i > 0,
                           static_cast<const T*>(nullptr));
         }
         wgmma_commit_and_wait();
@@ -202,7 +195,7 @@ __global__ void __launch_bounds__(R == 1 ? 160 : 128 * R + 64, P == 2 ? 4 / R : 
           const unsigned int at = resident + slot(slab) + swizzled(lane % 16, 2 * i + lane / 16);
           if (addend != nullptr) {
             unsigned int v[4];
-            ldmatrix(v, at);
+            ldmatrix<false>(v, at);
 #pragma unroll
             for (int j = 0; j < 4; ++j) {
               const Pair<T> pair = *reinterpret_cast<const Pair<T>*>(&v[j]);

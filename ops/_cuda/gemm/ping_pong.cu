@@ -7,7 +7,7 @@
 // shared memory and are stored as whole lines of 128 bytes with evict_first; an addend is loaded into the same buffer.
 
 #include "slab.cuh"
-#include "ptx/bar_sync.cuh"
+#include "ptx/bar.cuh"
 #include "ptx/mbarrier.cuh"
 #include "tensor_map.cuh"
 #include "view.cuh"
@@ -83,7 +83,7 @@ __global__ void __launch_bounds__(2 * GROUP + PRODUCERS, 1) ping_pong(
 #pragma unroll 8
       for (int i = 0; i < 64; i += STEP) {
         T* const into = reinterpret_cast<T*>(stage + swizzled(line + i, piece));
-        if (line + i < there) cp_async<T, V>(into, from + i * of_dy.row, true);
+        if (line + i < there) load_async<T, V>(into, from + i * of_dy.row, true);
       }
       from += LAST ? DEEP : DEEP * of_dy.row;
       to = to + 1 == RING ? 0 : to + 1;
@@ -137,7 +137,7 @@ __global__ void __launch_bounds__(2 * GROUP + PRODUCERS, 1) ping_pong(
 #pragma unroll
       for (int i = 0; i < DEEP; i += STEP) {
         unsigned char* const to = bytes + across / 8 * size.depth * LINE + swizzled(k + i, across % 8);
-        cp_async<T, VECTOR>(reinterpret_cast<T*>(to), from, true);
+        load_async<T, VECTOR>(reinterpret_cast<T*>(to), from, true);
         from += STEP * of_filter.row;
       }
       cp_async_commit_group();
@@ -182,7 +182,7 @@ __global__ void __launch_bounds__(2 * GROUP + PRODUCERS, 1) ping_pong(
 #pragma unroll
       for (int i = 0; i < 16; i += LINES, from += LINES * of_d.row) {
         T* const to = reinterpret_cast<T*>(bytes + own + slab * SLAB + offset_of(i));
-        if (!LAST || top + i < there) cp_async<T, V>(to, from, true);
+        if (!LAST || top + i < there) load_async<T, V>(to, from, true);
       }
     }
     cp_async_commit_group();
@@ -206,7 +206,7 @@ __global__ void __launch_bounds__(2 * GROUP + PRODUCERS, 1) ping_pong(
       wgmma_fence();
 #pragma unroll
       for (int i = 0; i < DEEP / 16; ++i) {  // the address of a descriptor is in units of 16 bytes
-        multiply<!LAST>(sum, of_pixels + i * (LAST ? 2 : 128), of_channels + i * 128, stage + i > 0,
+        wgmma_mma_async<!LAST>(sum, of_pixels + i * (LAST ? 2 : 128), of_channels + i * 128, stage + i > 0,
                         static_cast<const T*>(nullptr));
       }
       wgmma_commit_and_wait<1>();

@@ -6,7 +6,7 @@
 
 #include "divide.cuh"
 #include "slab.cuh"
-#include "ptx/bar_sync.cuh"
+#include "ptx/bar.cuh"
 #include "ptx/mbarrier.cuh"
 #include "tensor_map.cuh"
 #include "wgmma.cuh"
@@ -52,10 +52,10 @@ __global__ void __launch_bounds__(THREADS, 1) a_stationary_registers(
         mbarrier_init(empty + i, WARPS);
       }
       for (int i = 0; i < STAGES; ++i) mbarrier_init(resident + i, 1);
-      asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+      mbarrier_init_fence();
     }
     __syncwarp();
-    asm volatile("bar.arrive 1, %0;" ::"n"(THREADS) : "memory");  // does not wait for the consumers
+    bar_arrive<1, THREADS>();  // does not wait for the consumers
     if (lane != 0) return;
     int slot = 0, phase = 0;
     for (int strip = first; strip < size.strips; strip += size.step) {
@@ -91,7 +91,7 @@ __global__ void __launch_bounds__(THREADS, 1) a_stationary_registers(
       wgmma_fence();
 #pragma unroll
       for (int i = 0; i < DEEP / 16; ++i) {  // the address of a descriptor is in units of 16 bytes
-        multiply(sum, a[stage * DEEP / 16 + i], of_pixels + i * 128, stage + i > 0, static_cast<const T*>(nullptr));
+        wgmma_mma_async(sum, a[stage * DEEP / 16 + i], of_pixels + i * 128, stage + i > 0, static_cast<const T*>(nullptr));
       }
       wgmma_commit_group();
       if (++slot == RING) slot = 0, ++phase;

@@ -7,7 +7,7 @@
 
 #include "divide.cuh"
 #include "slab.cuh"
-#include "ptx/bar_sync.cuh"
+#include "ptx/bar.cuh"
 #include "ptx/mbarrier.cuh"
 #include "tensor_map.cuh"
 #include "wgmma.cuh"
@@ -44,7 +44,7 @@ struct Barriers {  // full, empty: of a group's stages; order: permission to mul
       }
       for (int i = 0; i < MOST_STAGES; ++i) mbarrier_init(resident + i, 1);
       for (int i = 0; i < 2; ++i) mbarrier_init(order + i, GROUP / 32);
-      asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+      mbarrier_init_fence();
     }
     __syncthreads();
   }
@@ -86,7 +86,7 @@ __device__ __forceinline__ void multiply_tile(
     wgmma_fence();
 #pragma unroll
     for (int i = 0; i < DEEP / 16; ++i) {  // the address of a descriptor is in units of 16 bytes
-      multiply<false>(sum, of_pixels + i * 2, of_channels + i * 128, stage + i > 0, static_cast<const T*>(nullptr));
+      wgmma_mma_async<false>(sum, of_pixels + i * 2, of_channels + i * 128, stage + i > 0, static_cast<const T*>(nullptr));
     }
     wgmma_commit_and_wait<1>();
     if (stage > 0) release(barriers.empty[round % 2] + (n - 1) % RING);

@@ -1,6 +1,5 @@
-// Thread-block clusters and asynchronous copies, by PTX. Empty before the architectures that have them.
+// Thread-block clusters, by PTX. Empty before the architectures that have them.
 #pragma once
-#include "ptx/bar_sync.cuh"
 #include "ptx/mbarrier.cuh"
 #include "shared.cuh"
 
@@ -9,28 +8,6 @@
 #else
 #define CLUSTER(BLOCKS)
 #endif
-
-// Copies 16 bytes from global to shared memory, bypassing the registers.
-__device__ __forceinline__ void cp_async(void* to, const void* from) {
-#if __CUDA_ARCH__ >= 800
-  asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(shared_address(to)), "l"(from) : "memory");
-#else
-  *reinterpret_cast<uint4*>(to) = *reinterpret_cast<const uint4*>(from);
-#endif
-}
-
-__device__ __forceinline__ void cp_async_commit_group() {
-#if __CUDA_ARCH__ >= 800
-  asm volatile("cp.async.commit_group;" ::: "memory");
-#endif
-}
-
-template <int PENDING>
-__device__ __forceinline__ void cp_async_wait_group() {  // until at most PENDING groups are in flight
-#if __CUDA_ARCH__ >= 800
-  asm volatile("cp.async.wait_group %0;" ::"n"(PENDING) : "memory");
-#endif
-}
 
 __device__ __forceinline__ void prefetch_to_l2(const void* from) {
   asm volatile("prefetch.global.L2 [%0];" ::"l"(from));
@@ -55,7 +32,7 @@ __device__ __forceinline__ void cluster_arrive() {
 // Like `cluster_arrive`, but makes only initialized barriers visible, and waits for no store.
 __device__ __forceinline__ void cluster_arrive_with_barriers() {
 #if __CUDA_ARCH__ >= 900
-  asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+  mbarrier_init_fence();
   asm volatile("barrier.cluster.arrive.relaxed.aligned;" ::: "memory");
 #endif
 }

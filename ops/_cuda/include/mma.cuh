@@ -5,8 +5,9 @@
 // value gives NaN, as its second part is inf - inf. Tensor cores truncate their sums, so that a stage
 // is summed separately and then added with rounding.
 #pragma once
+#include "ptx/cp_async.cuh"
+#include "ptx/ldmatrix.cuh"
 #include "vector.cuh"
-#include "shared.cuh"
 
 constexpr int TILE = 128;          // maximum rows and columns of a block's result
 constexpr int MMA_THREADS = 256;   // 2 x 4 warps
@@ -31,24 +32,12 @@ using Accumulators = Sums<ROW_TILES, COLUMN_TILES>;
 
 // Copies N elements from global to shared memory, zeros if not `valid`; by cp.async if the size allows it.
 template <typename T, int N>
-__device__ __forceinline__ void cp_async(T* to, const T* from, bool valid) {
-  constexpr int BYTES = N * sizeof(T);
-  if constexpr (BYTES == 2) {
+__device__ __forceinline__ void load_async(T* to, const T* from, bool valid) {
+  if constexpr (N * sizeof(T) == 2) {
     *to = valid ? *from : T(0.0f);
-  } else if constexpr (BYTES == 16) {
-    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(shared_address(to)), "l"(from),
-                 "r"(valid ? 16 : 0));
   } else {
-    asm volatile("cp.async.ca.shared.global [%0], [%1], %2, %3;" ::"r"(shared_address(to)), "l"(from), "n"(BYTES),
-                 "r"(valid ? BYTES : 0));
+    cp_async_zfill<N * sizeof(T)>(to, from, valid);
   }
-}
-
-__device__ __forceinline__ void cp_async_commit_group() { asm volatile("cp.async.commit_group;"); }
-
-template <int PENDING>
-__device__ __forceinline__ void cp_async_wait_group() {
-  asm volatile("cp.async.wait_group %0;" ::"n"(PENDING));
 }
 
 struct Split {  // a float as the sum of two TF32 numbers; the hardware ignores the low 13 bits
@@ -77,19 +66,6 @@ __device__ __forceinline__ void mma_m16n8k16(
   asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
       : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
       : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
-}
-
-template <bool TRANSPOSED>
-__device__ __forceinline__ void ldmatrix(unsigned int (&to)[4], const void* row) {  // four 8x8 tiles of 16 bits
-  if constexpr (TRANSPOSED) {
-    asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0,%1,%2,%3}, [%4];"
-                 : "=r"(to[0]), "=r"(to[1]), "=r"(to[2]), "=r"(to[3])
-                 : "r"(shared_address(row)));
-  } else {
-    asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];"
-                 : "=r"(to[0]), "=r"(to[1]), "=r"(to[2]), "=r"(to[3])
-                 : "r"(shared_address(row)));
-  }
 }
 
 // Multiplies one stage of this warp's 16 I x 8 J part. A is (tile, depth) if A_K_MAJOR, else (depth, tile) with PITCH

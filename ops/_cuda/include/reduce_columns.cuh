@@ -2,7 +2,7 @@
 #pragma once
 #include "reduce.cuh"
 
-// COLUMN_THREADS, SLAB_THREADS and SLAB_BYTES are defined by ops/_cuda/reduction/plan.py.
+// COLUMN_THREADS, SLAB_THREADS and SLAB_BYTES are defined by ops/_cuda/reduction/columns.py.
 // Vectors in flight per thread: vectors of eight half or two double elements leave fewer registers.
 template <typename T>
 constexpr int COLUMN_IN_FLIGHT = sizeof(T) == 4 ? 8 : 4;

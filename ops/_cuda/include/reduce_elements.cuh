@@ -2,7 +2,7 @@
 #pragma once
 #include "reduce.cuh"
 
-// ELEMENTS_EACH, loads of a lane in flight, and DIGITS are defined by ops/_cuda/reduction/plan.py.
+// ELEMENTS_EACH, loads of a lane in flight, and DIGITS are defined by ops/_cuda/reduction/elements.py.
 
 // Conversion of an index over several axes to an offset, innermost axis first; the outermost of the `count` axes needs no
 // length.

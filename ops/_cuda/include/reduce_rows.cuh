@@ -130,7 +130,7 @@ __global__ void __launch_bounds__(THREADS, MOST_THREADS / THREADS) reduce_rows_b
 // Writes   out[rows], through flagged partials (rows, splits - 1), which are zero between launches
 // Waits    the last split of each row waits for the others: the plan limits rows to the number of resident blocks
 // Why      few long rows use the whole device
-// GRID_RESIDENT, resident blocks per multiprocessor, is defined by ops/_cuda/reduction/plan.py.
+// GRID_RESIDENT, resident blocks per multiprocessor, is defined by ops/_cuda/reduction/problem.py.
 template <typename F, int V, bool STREAM, bool WHOLE>
 __global__ void __launch_bounds__(REDUCE_THREADS, GRID_RESIDENT - (sizeof(typename F::Input) == 8)) reduce_rows_grid(
     const typename F::Input* __restrict__ x, const typename F::Input* __restrict__ second,

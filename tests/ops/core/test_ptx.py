@@ -29,5 +29,5 @@ def test_a_wrapped_instruction_has_one_wrapper() -> None:
         for mnemonic in instructions(path):
             where[mnemonic].add(path.name)
     wrapped = {mnemonic for path in PTX.glob("*.cuh") for mnemonic in instructions(path)}
-    assert {"wgmma.fence.sync.aligned", "fence.proxy.async.shared::cta", "mbarrier.init.shared.b64"} <= wrapped
+    assert {"wgmma.fence.sync.aligned", "cp.async.commit_group", "setmaxnreg.inc.sync.aligned.u32"} <= wrapped
     assert {mnemonic: files for mnemonic, files in where.items() if mnemonic in wrapped and len(files) > 1} == {}

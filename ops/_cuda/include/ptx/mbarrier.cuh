@@ -15,6 +15,11 @@ __device__ __forceinline__ void mbarrier_arrive(unsigned long long* barrier) {
 }
 
 #if __CUDA_ARCH__ >= 900
+// Makes initialized barriers visible to asynchronous copies and to the other blocks of a cluster.
+__device__ __forceinline__ void mbarrier_init_fence() {
+  asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+}
+
 // One arrival; the phase also waits for `bytes` of asynchronous copies.
 __device__ __forceinline__ void mbarrier_arrive_expect_tx(unsigned long long* barrier, unsigned int bytes) {
   asm volatile("{ .reg .b64 state; mbarrier.arrive.expect_tx.shared.b64 state, [%0], %1; }" ::"r"(
@@ -23,11 +28,6 @@ __device__ __forceinline__ void mbarrier_arrive_expect_tx(unsigned long long* ba
                : "memory");
 }
 #endif
-
-// One arrival, once every cp.async of this thread has completed.
-__device__ __forceinline__ void cp_async_mbarrier_arrive(unsigned long long* barrier) {
-  asm volatile("cp.async.mbarrier.arrive.noinc.shared.b64 [%0];" ::"r"(shared_address(barrier)) : "memory");
-}
 
 // Waits until the phase of this parity has ended: 0 for the first, 1 for the second, 0 for the third ...
 __device__ __forceinline__ void mbarrier_wait(unsigned long long* barrier, unsigned int parity) {
