@@ -16,10 +16,10 @@ import pytest
 
 from opgauge.harness.case.case import Case, InputSpec
 from opgauge.harness.worker.inputs import Inputs, make_inputs
-from opgauge.ops._cuda.reduction import plan
+from opgauge.ops._cuda.reduction import problem, rows
 from opgauge.ops.lerp import cuda as lerp
 from opgauge.ops.lerp import cuda_grad as lerp_grad
-from opgauge.ops.p_norm import cuda as p_norm
+from opgauge.ops.p_norm import cuda_grad as p_norm
 from tests.emulation.emulator import Emulator, complaint, emulated
 from tests.ops.attempts import case_of, inputs_of
 
@@ -58,10 +58,10 @@ class Trial(NamedTuple):
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(p_norm, "PAIRED", paired)
             patch.setattr(p_norm, "INF_RESIDENT", 0 if self.vectors else p_norm.INF_RESIDENT)
-            patch.setattr(plan, "WARP_COLLECTS", self.seed % 200)
+            patch.setattr(rows, "WARP_COLLECTS", self.seed % 200)
             if self.vectors:
-                patch.setattr(plan, "FEW_ELEMENTS", 0)
-                patch.setattr(plan, "ONCE_BYTES", 0)
+                patch.setattr(problem, "FEW_ELEMENTS", 0)
+                patch.setattr(rows, "ONCE_BYTES", 0)
                 patch.setattr(lerp, "LARGE_BYTES", 0)
             patch.setattr(lerp, "FEW_ELEMENTS", 0 if self.vectors else lerp.FEW_ELEMENTS)
             patch.setattr(lerp_grad, "FEW_ELEMENTS", self.seed % 200 and lerp.FEW_ELEMENTS)

@@ -13,15 +13,8 @@ from opgauge.ops._core.kernel import Bound
 from opgauge.ops._cuda.gemm.gemm import Matrix, product, splits_bytes, supported
 from opgauge.ops._cuda.source import DIVISOR, CudaSource, divisor
 from opgauge.ops.deformable_conv.cuda import ALIGNMENT, CONV, THREADS, conv_struct, ctype
-from opgauge.ops.deformable_conv.cuda_fused import (
-    DTYPES,
-    LANES,
-    LARGEST_INDEX,
-    SHORT_HALVES,
-    TRANSPOSE_TILE,
-    Channels,
-    channels_of,
-)
+from opgauge.ops.deformable_conv.cuda_fused import DTYPES, SHORT_HALVES
+from opgauge.ops.deformable_conv.fused_layout import LANES, LARGEST_INDEX, TRANSPOSE_TILE, Channels, channels_of
 from opgauge.ops.deformable_conv.sampling import SamplingGeometry
 
 _LINES = np.dtype([(name, np.int32) for name in ("area", "channels", "segment", "depth")] + [("padded", DIVISOR)])

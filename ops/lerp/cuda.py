@@ -19,7 +19,7 @@ from opgauge.ops._cuda.pointwise import (
     flat,
     strides_struct,
 )
-from opgauge.ops._cuda.reduction.plan import GRID_RESIDENT
+from opgauge.ops._cuda.reduction.problem import GRID_RESIDENT
 from opgauge.ops._cuda.source import CudaSource, flag, whole_vector
 
 LARGE_BYTES = 256 << 20

@@ -17,7 +17,8 @@ from opgauge.ops._core.op import Array, Params, Shape, Shapes
 from opgauge.ops._core.registry import kernel
 from opgauge.ops._core.tuning import declare
 from opgauge.ops._cuda.pointwise import AXES, THREADS, axes_struct, blocks, flat, strides_struct
-from opgauge.ops._cuda.reduction.plan import GRID_RESIDENT, collectors
+from opgauge.ops._cuda.reduction.problem import GRID_RESIDENT
+from opgauge.ops._cuda.reduction.rows import collectors
 from opgauge.ops._cuda.source import CudaSource, flag, multiprocessors, whole_vector
 from opgauge.ops.lerp.cuda import CTYPES, FEW_ELEMENTS, FLAGS, MOST_ROWS, SOURCE, WIDTHS, accumulating, split_weight
 from opgauge.ops.lerp.sums import SUM_THREADS, AxisGroup, partial_places, sum_plan

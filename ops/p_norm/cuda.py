@@ -1,129 +1,38 @@
-"""p_norm and p_norm_grad on CUDA: one launch, the tensor read once and the gradient written once."""
+"""p_norm on CUDA: one launch, the tensor read once."""
 
 from __future__ import annotations
 
-from math import gcd, inf
 from typing import Any
 
 import numpy as np
 
-from opgauge.ops._core.axes import Axis, MergedAxes, Reduction, as_reduction, merge_axes, normalize_axes, to_rows
+from opgauge.ops._core.axes import Axis, MergedAxes, merge_axes, normalize_axes
 from opgauge.ops._core.dtype import FLOATS, dtype_info
 from opgauge.ops._core.kernel import Bound
 from opgauge.ops._core.op import Params, Shapes
 from opgauge.ops._core.registry import kernel
 from opgauge.ops._cuda.reduction.launch import (
     Functor,
-    column_lanes,
-    expressions,
     launch,
-    layout_struct,
     workspace_bytes,
 )
-from opgauge.ops._cuda.reduction.plan import LINE_VECTORS, MOST_LANES, OPTIONS, touched_vectors
-from opgauge.ops._cuda.source import CudaSource, divisor, flag, multiprocessors, whole_vector
+from opgauge.ops.p_norm.cuda_source import CTYPES, LIGHT, MODES, SOURCE, WIDTHS
 
-THREADS = 256
-ROW_THREADS = 128
-PAIRED = range(32 << 20, 96 << 20)
-"""Bytes of x for which threads of a row gradient take two vectors, not one; never in float64."""
 ACCUMULATOR_BYTES = 8
-COUNT_BYTES = 8
-MOST_SPLITS = 2048
-LEAST_SHARE = 4 * THREADS
-"""Minimum elements of a row or column that several blocks share."""
-LEAST_ROWS = 4
-LARGEST_GRID = 65_535
-SHORT_EACH, ROW_EACH, PART_EACH = 2, 4, 4
-"""Vectors per thread: of 128 threads for short rows, of 256 for a row, or for a part of one."""
-COLUMNS_EACH, MINIMUM_EACH, MOST_COUNTED = 8, 4, 255
-"""Column blocks: vectors per thread, minimum for vectors of other than four elements, as fewer blocks are resident
-then; maximum rows, whose ties are counted in bytes."""
-FIXUPS, MOST_FIXUPS, LONGEST_SHARED = 2, 512, 1 << 32
-"""Fix-up blocks per multiprocessor for ties of split rows, and their maximum; maximum elements of a split row."""
-INF_RESIDENT = 4
-"""Resident blocks per multiprocessor on every device, for blocks that wait for others."""
-_GRAD_BLOCKS = 32
-"""Blocks per multiprocessor that traverse a gradient along columns; 64 is as fast on an H200."""
-_SHORT_COLUMNS = 1 << 11
-"""Maximum vectors along the last axis for one pass, with norms from cache; 8192 is as fast on an H200."""
-WIDTHS = {name: 16 // dtype_info(name).itemsize for name in FLOATS}
-CTYPES = {name: dtype_info(name).ctype for name in FLOATS}
-MODES = {
-    0.0: "COUNT",
-    1.0: "ABS",
-    1.5: "ROOT_3",
-    2.0: "SQUARE",
-    2.5: "ROOT_5",
-    3.0: "CUBE",
-    inf: "LARGEST",
-    -inf: "SMALLEST",
-}
-LIGHT = ("ABS", "SQUARE", "CUBE", "LARGEST", "SMALLEST")
-"""Modes that cost two or three instructions per element."""
-GRAD_MODES = {0.0: "FLAT", 1.0: "SIGN", 2.0: "LINEAR", 3.0: "QUADRATIC", 1.5: "ROOT", 2.5: "ROOT_CUBED"}
-"""Gradient modes by porder."""
 
 
-def _rows_kernel(width: int) -> str:
-    return "grad_rows_16bit" if width == 8 else "grad_rows"
-
-
-def _expressions() -> tuple[str, ...]:
-    found: list[str] = []
-    for dtype, width in WIDTHS.items():
-        ctype = CTYPES[dtype]
-        for mode in (*MODES.values(), "POWER"):
-            found += expressions(f"Norm<{ctype}, {mode}>", width, light=mode in LIGHT)
-        for mode in (*GRAD_MODES.values(), "GENERAL", "BELOW_ONE"):
-            for name in (_rows_kernel(width), "grad_rows_aligned"):
-                found += [f"{name}<{ctype}, {width}, {mode}, {vectors}>" for vectors in (1, 2)[: min(width // 2, 2)]]
-            found.append(f"grad_short_columns<{ctype}, {width}, {mode}>")
-            found += [f"grad_columns<{ctype}, {wide}, {mode}>" for wide in (1, width)]
-        for wide in (1, width):
-            found += [
-                f"grad_inf_{kind}<{ctype}, {wide}>"
-                for kind in ("short_rows", "rows_block", "rows_loop", "columns_grid")
-            ]
-            found += [f"grad_inf_rows_grid<{ctype}, {wide}, {whole}>" for whole in ("true", "false")[:wide]]
-        found.append(f"grad_inf_columns_block<{ctype}, {width}>")
-        found += [f"{name}<{ctype}>" for name in ("grad_part", "grad_spread", "grad_fuse")]
-    return tuple(found)
-
-
-SOURCE = CudaSource(
-    __file__,
-    "kernels.cu",
-    _expressions(),
-    OPTIONS,
-    constants={
-        "GRAD_THREADS": THREADS,
-        "ROW_THREADS": ROW_THREADS,
-        "SHORT_EACH": SHORT_EACH,
-        "ROW_EACH": ROW_EACH,
-        "PART_EACH": PART_EACH,
-        "COLUMNS_EACH": COLUMNS_EACH,
-        "MOST_LANES": MOST_LANES,
-        "INF_RESIDENT": INF_RESIDENT,
-    },
-)
-"""Declared instances of kernels.cu."""
-
-
-def _order(porder: float | str) -> float:
+def order_of(porder: float | str) -> float:
+    """The order as a number."""
     return 2.0 if porder == "fro" else float(porder)
 
 
-def _layout(shape: tuple[int, ...], axis: Axis) -> Reduction:
-    return as_reduction(shape, normalize_axes(axis, len(shape)))
-
-
-def _axes(shape: tuple[int, ...], axis: Axis) -> MergedAxes:
+def axes_of(shape: tuple[int, ...], axis: Axis) -> MergedAxes:
+    """The merged axes of a tensor of `shape`, reduced over `axis`."""
     return merge_axes(shape, normalize_axes(axis, len(shape)))
 
 
 def _workspace(shapes: Shapes, params: Params) -> int:
-    return workspace_bytes(_axes(shapes.inputs["x"].shape, params.axis), ACCUMULATOR_BYTES)
+    return workspace_bytes(axes_of(shapes.inputs["x"].shape, params.axis), ACCUMULATOR_BYTES)
 
 
 @kernel("p_norm", "optimized", "cuda", FLOATS, prepare=True, workspace=_workspace)
@@ -133,236 +42,10 @@ def p_norm(*, x: Any, porder: float | str, axis: Axis, keepdim: bool, out: dict[
     y = out["y"]
     if x.size == 0:
         return lambda: y.fill(0)
-    p, dtype = _order(porder), x.dtype.name
+    p, dtype = order_of(porder), x.dtype.name
     wide = dtype_info(dtype_info(dtype).accumulate).numpy
     mode = MODES.get(p, "POWER")
     accumulator = ACCUMULATOR_BYTES if mode == "COUNT" else wide.itemsize
     value = np.array((p, 1 / p if p else 0.0), [("p", wide), ("inverse", wide)])
     functor = Functor(f"Norm<{CTYPES[dtype]}, {mode}>", WIDTHS[dtype], accumulator, value, mode in LIGHT)
-    return launch(SOURCE, functor, _axes(x.shape, axis), x, None, y, workspace)
-
-
-def _grad_workspace(shapes: Shapes, params: Params) -> int:
-    x = shapes.inputs["x"]
-    axes = _axes(x.shape, params.axis)
-    layout = axes.two_groups()
-    copies = 0
-    if layout is None:
-        layout = Reduction(axes.count, axes.length, 1, 1, 1)
-        copies = 2 * _part_bytes(x.size * dtype_info(x.dtype).itemsize)
-    return copies + (inf_workspace_bytes(layout) if abs(_order(params.porder)) == inf else 0)
-
-
-def inf_workspace_bytes(layout: Reduction) -> int:
-    """Bytes for ties of porder +-inf, by result, if blocks share one, and for flags of a row's parts with ties."""
-    if layout.b == layout.c == 1:
-        words, parts = layout.count + max(layout.count, MOST_FIXUPS), _fewest_parts(layout.length + 1)
-        return COUNT_BYTES * words + layout.count * parts if parts > 1 else 0
-    return COUNT_BYTES * layout.count if _most_splits(layout) > 1 else 0
-
-
-def _most_splits(layout: Reduction) -> int:
-    """Maximum blocks per result whose ties are counted."""
-    return max(1, min(MOST_SPLITS, (1 << 16) // max(layout.count, 1), layout.length // LEAST_SHARE))
-
-
-@kernel("p_norm_grad", "optimized", "cuda", FLOATS, prepare=True, workspace=_grad_workspace)
-def p_norm_grad(
-    *, x: Any, y: Any, dy: Any, porder: float | str, axis: Axis, keepdim: bool, out: dict[str, Any], workspace: Any
-) -> Bound:
-    """One read of x, one write of dx; y and dy come from the cache.
-
-    porder +-inf rewrites elements that tie for the norm, if there are several.
-    """
-    del keepdim
-    dx = out["dx"]
-    if x.size == 0:
-        return lambda: None
-    p, layout = _order(porder), _axes(x.shape, axis).two_groups()
-    if layout is None:
-        return _grad_by_rows(p, x, y, dy, normalize_axes(axis, x.ndim), dx, workspace)
-    if abs(p) == inf:
-        return _inf_gradient(layout, x, y, dy, dx, workspace)
-    return _gradient(p, layout, x, y, dy, dx)
-
-
-def _grad_by_rows(p: float, x: Any, y: Any, dy: Any, axes: tuple[int, ...], dx: Any, workspace: Any) -> Bound:
-    """More than two groups of axes: through copies, in the workspace, in which they are rows."""
-    room, shape = _part_bytes(x.nbytes), to_rows(x, axes).shape
-    source, target = (workspace[at : at + x.nbytes].view(x.dtype).reshape(shape) for at in (0, room))
-    layout = Reduction(y.size, x.size // y.size, 1, 1, 1)
-    arrays = (source, y, dy, target)
-    rows = _inf_gradient(layout, *arrays, workspace[2 * room :]) if abs(p) == inf else _gradient(p, layout, *arrays)
-
-    def run() -> None:
-        source[...] = to_rows(x, axes)
-        rows()
-        to_rows(dx, axes)[...] = target
-
-    return run
-
-
-def _gradient(p: float, layout: Reduction, x: Any, y: Any, dy: Any, dx: Any) -> Bound:
-    ctype, width = CTYPES[x.dtype.name], WIDTHS[x.dtype.name]
-    mode = GRAD_MODES.get(p, "GENERAL" if p > 1 else "BELOW_ONE")
-    q = dtype_info(dtype_info(x.dtype.name).accumulate).numpy.type(p - 1)
-    arrays = (x, y, dy, dx)
-    shift = _shift(x, dx)
-    if layout.b == layout.c == 1 and shift is not None and x.size < (1 << 31) - (1 << 20):
-        vectors = 2 if width > 2 and x.nbytes in PAIRED else 1
-        blocks = max(1, -(-(x.size + shift) // (width * vectors * ROW_THREADS)))
-        name = _rows_kernel(width)
-        numbers: tuple[Any, ...] = (q, np.int32(x.size), np.int32(shift), divisor(layout.length))
-        if shift == layout.length % width == 0:
-            name, numbers = "grad_rows_aligned", (q, np.uint32(x.size // width), divisor(layout.length // width))
-        function = SOURCE.function(f"{name}<{ctype}, {width}, {mode}, {vectors}>")
-        return lambda: function((blocks,), (ROW_THREADS,), (*arrays, *numbers))
-    swept = layout.r2 == 1 and x.size < width << 31 and layout.c // width <= _SHORT_COLUMNS
-    if swept and whole_vector(x, layout.c, *arrays) == width:
-        function = SOURCE.function(f"grad_short_columns<{ctype}, {width}, {mode}>")
-        size = x.size // width
-        rest = (q, np.uint32(size), divisor(layout.c // width), divisor(layout.r1))
-        return lambda: function((-(-size // ROW_THREADS),), (ROW_THREADS,), (*arrays, *rest))
-    target = _GRAD_BLOCKS * multiprocessors()
-    vector, grid, block, struct = _columns(layout, arrays, layout.length, target)
-    function = SOURCE.function(f"grad_columns<{ctype}, {vector}, {mode}>")
-    return lambda: function(grid, block, (*arrays, q, struct))
-
-
-def _shift(x: Any, dx: Any) -> int | None:
-    """Elements from a 16-byte boundary to x and dx; None if they differ."""
-    return None if (x.data.ptr - dx.data.ptr) % 16 else x.data.ptr % 16 // x.dtype.itemsize
-
-
-def _columns(
-    layout: Reduction, arrays: tuple[Any, ...], most: int, target: int
-) -> tuple[int, tuple[int, int], tuple[int, int], Any]:
-    """Elements of a vector, grid, block and Layout of a kernel that traverses columns.
-
-    At most `most` blocks share a column, and at most `target` exist if any do.
-    """
-    x = arrays[0]
-    vector = whole_vector(x, layout.c, *arrays)
-    lanes, across = column_lanes(layout.c, vector)
-    rows = THREADS // lanes
-    outer = layout.a * layout.b * across
-    splits = max(1, min(most, target // outer, layout.length // (LEAST_ROWS * rows), LARGEST_GRID))
-    return vector, (outer, splits), (lanes, rows), layout_struct(layout, splits, across)
-
-
-def _inf_gradient(layout: Reduction, x: Any, y: Any, dy: Any, dx: Any, workspace: Any) -> Bound:
-    arrays = (x, y, dy, dx)
-    if layout.b == layout.c == 1:
-        return _inf_rows(layout, arrays, workspace)
-    vector, grid, block, struct = _columns(layout, arrays, _most_splits(layout), _resident())
-    width, rows = WIDTHS[x.dtype.name], block[1]
-    least = 1 if width == 4 else MINIMUM_EACH * rows
-    if layout.r2 == 1 and vector == width and least <= layout.length <= min(COLUMNS_EACH * rows, MOST_COUNTED):
-        function = SOURCE.function(f"grad_inf_columns_block<{CTYPES[x.dtype.name]}, {vector}>")
-        return lambda: function(grid, block, (*arrays, struct))
-    function = SOURCE.function(f"grad_inf_columns_grid<{CTYPES[x.dtype.name]}, {vector}>")
-    return lambda: function(grid, block, (*arrays, struct, workspace))
-
-
-def _inf_rows(layout: Reduction, arrays: tuple[Any, ...], workspace: Any) -> Bound:
-    x, dx = arrays[0], arrays[3]
-    rows, length, found = layout.a, layout.length, _shift(x, dx)
-    width, shift = WIDTHS[x.dtype.name], found
-    if shift is None or length < width:
-        width, shift = 1, 0
-    ctype, vectors = CTYPES[x.dtype.name], -(-length // width)
-    if vectors <= ROW_THREADS:
-        most = min(ROW_THREADS, (SHORT_EACH * ROW_THREADS - 1) * width // length)
-        filling = width // gcd(length, width)  # rows that together are whole vectors
-        most = most // filling * filling or most
-        function = SOURCE.function(f"grad_inf_short_rows<{ctype}, {width}>")
-        numbers: tuple[Any, ...] = (np.int64(rows), np.int32(most), np.int32(shift), divisor(length))
-        return lambda: function((-(-rows // most),), (ROW_THREADS,), (*arrays, *numbers))
-    most = touched_vectors(rows, length, width, shift)
-    if most > PART_EACH * THREADS and rows < _resident() and length < LONGEST_SHARED:
-        share, parts = _parts(most)
-        fixups = max(1, min(parts, min(FIXUPS * multiprocessors(), MOST_FIXUPS) // rows))
-        whole = flag(shift == length % width == 0)
-        function = SOURCE.function(f"grad_inf_rows_grid<{ctype}, {width}, {whole}>")
-        blocks, waiting = rows * parts, rows * fixups
-        sizes = (
-            np.int64(length),
-            np.int32(shift),
-            np.int32(share),
-            np.uint32(blocks),
-            divisor(parts),
-            divisor(fixups),
-        )
-        words = rows * COUNT_BYTES, (rows + waiting) * COUNT_BYTES
-        flagged = (workspace[: words[0]], workspace[words[0] : words[1]], workspace[words[1] :])
-        return lambda: function((blocks + waiting,), (THREADS,), (*arrays, *sizes, *flagged))
-    name, number = ("rows_block", np.int32) if most <= ROW_EACH * THREADS else ("rows_loop", np.int64)
-    function = SOURCE.function(f"grad_inf_{name}<{ctype}, {width}>")
-    return lambda: function((rows,), (THREADS,), (*arrays, number(length), np.int32(shift)))
-
-
-def _parts(vectors: int) -> tuple[int, int]:
-    """Vectors per part, whole cache lines, and parts of a row."""
-    share = -(-vectors // (_fewest_parts(vectors) * LINE_VECTORS)) * LINE_VECTORS
-    return share, -(-vectors // share)
-
-
-def _fewest_parts(vectors: int) -> int:
-    """Maximum parts of a row that a block's threads can hold."""
-    return -(-vectors // (PART_EACH * THREADS))
-
-
-def _resident() -> int:
-    return INF_RESIDENT * multiprocessors()
-
-
-def _three_workspace(shapes: Shapes, params: Params) -> int:
-    dtype = shapes.inputs["x"].dtype
-    if abs(_order(params.porder)) == inf or params.porder == 0:
-        return _grad_workspace(shapes, params)
-    itemsize = dtype_info(dtype_info(dtype).accumulate).itemsize
-    return _part_bytes(shapes.inputs["y"].size * itemsize) + shapes.inputs["x"].size * itemsize
-
-
-def _part_bytes(size: int) -> int:
-    return -(-size // 256) * 256
-
-
-@kernel(
-    "p_norm_grad",
-    "three_kernel",
-    "cuda",
-    FLOATS,
-    prepare=True,
-    workspace=_three_workspace,
-    relaxed=64.0,
-    note="the design document's plan: |x|^(p-1) and y^-(p-1) apart, which overflow where their product does not",
-)
-def p_norm_grad_three_kernel(
-    *, x: Any, y: Any, dy: Any, porder: float | str, axis: Axis, keepdim: bool, out: dict[str, Any], workspace: Any
-) -> Bound:
-    """Part on the reduced shape, part broadcast, one elementwise kernel: 4N of traffic, finite porder."""
-    del keepdim
-    dx = out["dx"]
-    if x.size == 0:
-        return lambda: None
-    p, dtype = _order(porder), x.dtype.name
-    if abs(p) == inf or p == 0:
-        return p_norm_grad(x=x, y=y, dy=dy, porder=porder, axis=axis, keepdim=False, out=out, workspace=workspace)
-    wide = dtype_info(dtype_info(dtype).accumulate).numpy
-    layout = _layout(x.shape, axis)
-    q, part = wide.type(p - 1), workspace
-    spread = workspace[_part_bytes(y.size * wide.itemsize) :]
-    launches = []
-    for name, size, arguments in (
-        ("grad_part", y.size, (y, dy, part, q, np.int64(y.size))),
-        ("grad_spread", x.size, (part, spread, layout_struct(layout, 1, 1), np.int64(x.size))),
-        ("grad_fuse", x.size, (x, spread, dx, q, np.int64(x.size))),
-    ):
-        launches.append((SOURCE.function(f"{name}<{CTYPES[dtype]}>"), (-(-size // THREADS),), arguments))
-
-    def run() -> None:
-        for function, grid, arguments in launches:
-            function(grid, (THREADS,), arguments)
-
-    return run
+    return launch(SOURCE, functor, axes_of(x.shape, axis), x, None, y, workspace)

@@ -11,21 +11,16 @@ import numpy as np
 from opgauge.ops._core.axes import MergedAxes, Reduction
 from opgauge.ops._core.kernel import Bound
 from opgauge.ops._core.op import Array
-from opgauge.ops._cuda.reduction.plan import (
+from opgauge.ops._cuda.reduction.plan import most_partials, plan
+from opgauge.ops._cuda.reduction.problem import (
     LINE_VECTORS,
-    ONCE_THREADS,
-    ONE_ROW_THREADS,
     STREAMED_FROM,
     VECTOR_BYTES,
     GpuSize,
     ReducePlan,
     ReduceProblem,
-    block_template,
-    has_once,
-    most_partials,
-    once_template,
-    plan,
 )
+from opgauge.ops._cuda.reduction.rows import ONCE_THREADS, ONE_ROW_THREADS, block_template, has_once, once_template
 from opgauge.ops._cuda.source import CudaSource, multiprocessors
 
 COLUMNS_LAYOUT = np.dtype(

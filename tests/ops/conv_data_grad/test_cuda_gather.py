@@ -12,17 +12,10 @@ import pytest
 from hypothesis import given, settings
 
 from opgauge.harness.worker.verify import expect
-from opgauge.ops.conv_data_grad.cuda_gather import (
-    AXES,
-    MOST_PASSES,
-    MOST_TAPS,
-    PATCH_STEP,
-    ClassTiles,
-    GatherLayout,
-    candidates,
-    layouts,
-)
+from opgauge.ops.conv_data_grad.cuda_gather import candidates, layouts
+from opgauge.ops.conv_data_grad.gather_layout import PATCH_STEP, GatherLayout
 from opgauge.ops.conv_data_grad.op import ConvDataGradParams, ConvGeometry, geometry
+from opgauge.ops.conv_data_grad.residue_classes import AXES, MOST_PASSES, MOST_TAPS, ClassTiles
 from tests.ops.attempts import inputs_of
 from tests.ops.conv_data_grad.test_conv_data_grad import FIXED, Convolution, convolutions
 

@@ -12,8 +12,19 @@ import pytest
 from opgauge.ops import find_kernel
 from opgauge.ops._core.axes import as_reduction, merge_axes, reduction_steps
 from opgauge.ops._core.errors import AxisError
-from opgauge.ops._cuda.reduction import launch, plan
-from opgauge.ops._cuda.reduction.plan import LINE_VECTORS, GpuSize, ReducePlan, ReduceProblem, touched_vectors
+from opgauge.ops._cuda.reduction import elements, launch, plan
+from opgauge.ops._cuda.reduction.columns import COLUMN_THREADS
+from opgauge.ops._cuda.reduction.problem import (
+    GRID_RESIDENT,
+    LARGEST_GRID,
+    LINE_VECTORS,
+    THREADS,
+    WARP,
+    GpuSize,
+    ReducePlan,
+    ReduceProblem,
+    touched_vectors,
+)
 from opgauge.ops.dot.cuda import ACCUMULATOR_BYTES
 from opgauge.ops.dot.op import DotParams
 from opgauge.ops.mean.op import MeanParams
@@ -48,9 +59,9 @@ def check_elements(asked: ReduceProblem, found: ReducePlan) -> None:
     assert found.grid[0] * (threads // lanes) >= count == asked.axes.count
     assert share * found.grid[1] >= asked.axes.length == struct["length"]
     if found.template in {"BY_ROW", "BY_COLUMN"}:
-        assert lanes * plan.ELEMENTS_EACH >= asked.axes.length
+        assert lanes * elements.ELEMENTS_EACH >= asked.axes.length
         assert found.grid[1] == 1
-    if found.template != "BY_ROW" or lanes > plan.WARP:
+    if found.template != "BY_ROW" or lanes > WARP:
         assert threads in {32, 64, 128, 256}
 
 
@@ -61,7 +72,7 @@ def check_columns(asked: ReduceProblem, found: ReducePlan) -> None:
     whole = found.template.endswith("true")
     columns, rows, rest = (int(layout[name]) for name in ("c", "rows", "rest"))
     width, share = int(layout["width"]), int(layout["share"])
-    assert lanes * down * depth <= plan.COLUMN_THREADS
+    assert lanes * down * depth <= COLUMN_THREADS
     assert width <= (lanes - (not whole)) * asked.width
     assert int(layout["tiles"]["value"]) * width >= columns
     assert found.grid[0] * depth >= int(layout["outer"])
@@ -81,7 +92,7 @@ def check_rows(asked: ReduceProblem, found: ReducePlan) -> None:
     if found.kernel == "reduce_rows_lanes":
         lanes = int(found.numbers[-1])
         assert lanes in {1 << power for power in range(9)}
-        assert found.grid[0] * (plan.THREADS // lanes) >= rows
+        assert found.grid[0] * (THREADS // lanes) >= rows
     elif found.kernel == "reduce_rows_block":
         threads, each = (int(number) for number in found.template.split(", ")[-2:])
         assert length == asked.width * int(found.numbers[0]) <= asked.width * threads * each
@@ -90,7 +101,7 @@ def check_rows(asked: ReduceProblem, found: ReducePlan) -> None:
         segment, _, share, segments, _, each = (int(number) for number in found.numbers)
         assert segment * segments == length
         assert found.grid[1] * (each * segment if segments > 1 else share) >= length
-        assert found.grid[1] == 1 or found.grid[0] < plan.GRID_RESIDENT * DEVICE.multiprocessors
+        assert found.grid[1] == 1 or found.grid[0] < GRID_RESIDENT * DEVICE.multiprocessors
     else:
         check_once(asked, found)
 
@@ -131,7 +142,7 @@ def test_every_plan_covers_its_tensor(axes: Shape, width: int) -> None:
             found = plan.plan(asked, DEVICE)
             assert all(size > 0 for size in (*found.grid, *found.block))
             assert prod(found.block) <= 1024
-            assert max(found.grid[1:], default=1) <= plan.LARGEST_GRID
+            assert max(found.grid[1:], default=1) <= LARGEST_GRID
             assert found.reason
             check_partials(asked, found)
             if found.kernel != "reduce_slabs_block":
@@ -179,7 +190,7 @@ def test_axes_that_alternate_too_often_are_refused() -> None:
 def test_blocks_that_wait_leave_the_device_room(rows: int) -> None:
     """Rows are shared only where one waiting block of each leaves others room."""
     shared = {"reduce_rows_grid", "reduce_rows_once"}
-    for width, resident in ((4, plan.GRID_RESIDENT), (2, plan.GRID_RESIDENT - 1)):
+    for width, resident in ((4, GRID_RESIDENT), (2, GRID_RESIDENT - 1)):
         assert (planned((rows, 1 << 16), (1,), width).kernel in shared) == (rows < resident * DEVICE.multiprocessors)
 
 

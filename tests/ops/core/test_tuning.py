@@ -21,16 +21,16 @@ from opgauge.ops._core import tuning
 from opgauge.ops._core.backend import device_model
 from opgauge.ops._core.tuning import Parameter
 from opgauge.ops._cuda.gemm import gemm
-from opgauge.ops._cuda.reduction import launch, plan
+from opgauge.ops._cuda.reduction import launch, rows
 from opgauge.ops.conv_data_grad import cuda as conv_data_grad
 from opgauge.ops.lerp import cuda_grad as lerp
-from opgauge.ops.normalization import channels_first, channels_last, passes
+from opgauge.ops.normalization import channels_first, channels_first_plan, channels_last, passes
 from opgauge.ops.normalization.call import View
-from opgauge.ops.p_norm import cuda as p_norm
+from opgauge.ops.p_norm import cuda_grad as p_norm
 
 CASES = Path(__file__).parents[3] / "cases"
 MULTIPROCESSORS = 132
-SIZED = (gemm, launch, conv_data_grad, lerp, channels_first, channels_last, passes, p_norm)
+SIZED = (gemm, launch, conv_data_grad, lerp, channels_first, channels_first_plan, channels_last, passes, p_norm)
 """Modules that ask how many multiprocessors there are."""
 
 
@@ -53,9 +53,9 @@ def forgetful() -> Iterator[None]:
 @pytest.fixture
 def large_device(monkeypatch: pytest.MonkeyPatch) -> None:
     """The host code of CUDA kernels sees a GPU with 132 multiprocessors."""
-    for module in (gemm, launch, channels_first):
+    for module in (gemm, launch, channels_first_plan):
         monkeypatch.setattr(module, "multiprocessors", lambda: MULTIPROCESSORS)
-    for module in (gemm, channels_first):
+    for module in (gemm, channels_first_plan):
         monkeypatch.setattr(module, "shared_memory_bytes", lambda: 227 * 1024)
 
 
@@ -258,9 +258,9 @@ def test_values_decide_launches() -> None:
     with tuning.override({"gemm.least_share": 512}):
         assert gemm._splits(size, 1) == 8
     view = View(32, 64, 56 * 56)
-    assert channels_first._plan_once(view, 4, 4) == (1, 8)
+    assert channels_first_plan.plan_once(view, 4, 4) == (1, 8)
     with tuning.override({"normalization.largest_cluster": 2}):
-        assert channels_first._plan_once(view, 4, 4) is None
+        assert channels_first_plan.plan_once(view, 4, 4) is None
 
 
 @pytest.mark.usefixtures("large_device")
@@ -268,28 +268,28 @@ def test_no_value_asks_for_more_shared_memory_than_there_is(monkeypatch: pytest.
     """On a GPU with 64 KiB a block slices stay below that, whatever is in force, and a product has no room."""
     monkeypatch.setattr(gemm, "architecture", lambda: 86)
     view = View(8, 512, 64 * 64)
-    monkeypatch.setattr(channels_first, "SLICE_BYTES", 112 * 1024)
+    monkeypatch.setattr(channels_first_plan, "SLICE_BYTES", 112 * 1024)
     with tuning.override({"normalization.quarter_slice_bytes": 0}):
-        assert channels_first._plan_once(view, 4, 4) == (1, 2)
+        assert channels_first_plan.plan_once(view, 4, 4) == (1, 2)
         assert gemm.supported("float32")
-        for module in (gemm, channels_first):
+        for module in (gemm, channels_first_plan):
             monkeypatch.setattr(module, "shared_memory_bytes", lambda: 64 * 1024)
-        assert channels_first._plan_once(view, 4, 4) == (1, 4)
+        assert channels_first_plan.plan_once(view, 4, 4) == (1, 4)
         assert not gemm.supported("float32")
 
 
 def test_lanes_follow_packs_per_lane() -> None:
     """A row of 20 vectors gets 8 lanes of 4 vectors or less, 4 of 8, and a long one 32 without asking."""
     parameter = tuning.find("reduction.packs_per_lane")
-    assert plan.lanes_for(parameter, 20) == 8
+    assert rows.lanes_for(parameter, 20) == 8
     with tuning.override({parameter.name: 8}):
-        assert plan.lanes_for(parameter, 20) == 4
+        assert rows.lanes_for(parameter, 20) == 4
     with tuning.recording() as asked:
-        assert plan.lanes_for(parameter, 1000) == 32
+        assert rows.lanes_for(parameter, 1000) == 32
     assert not asked
 
 
 @pytest.mark.parametrize("value", [1, 2, 4, 8])
 def test_what_a_source_is_asked_for_is_declared(value: int) -> None:
     """Every cluster that a value may lead to has its compiled kernel."""
-    assert value in channels_first.CLUSTERS
+    assert value in channels_first_plan.CLUSTERS

@@ -16,8 +16,9 @@ from opgauge.harness.worker.inputs import Inputs
 from opgauge.harness.worker.verify import expect
 from opgauge.ops import dtype_info, find_kernel
 from opgauge.ops._core.tuning import override
-from opgauge.ops.deformable_conv import cuda_fused
-from opgauge.ops.deformable_conv.cuda_fused import DTYPES, HALVES, FusedLayout, best_splits, layout_of
+from opgauge.ops.deformable_conv import cuda_fused, fused_layout
+from opgauge.ops.deformable_conv.cuda_fused import DTYPES, HALVES
+from opgauge.ops.deformable_conv.fused_layout import FusedLayout, best_splits, layout_of
 from opgauge.ops.deformable_conv.op import geometry
 from tests.ops.attempts import inputs_of
 from tests.ops.deformable_conv.scalar import NOWHERE
@@ -186,7 +187,7 @@ def test_rings_and_splits(processors: int, shared: int, span: int, monkeypatch: 
     """Right with as few stages as the smallest device has, with one split and many, in any order of taps."""
     monkeypatch.setattr(cuda_fused, "multiprocessors", lambda: processors)
     monkeypatch.setattr(cuda_fused, "shared_memory_bytes", lambda: shared)
-    monkeypatch.setattr(cuda_fused, "_SPAN", span)
+    monkeypatch.setattr(fused_layout, "_SPAN", span)
     for x, weight in SIZES:
         case = convolution("deformable_conv", "float32", x, weight, mask=True, paddings=1)
         assert complaints(case, regime(case, "normal"), fused_strip=4 * span) == []

@@ -9,9 +9,9 @@ import pytest
 from opgauge import ops
 from opgauge.ops import FLOATS, dtype_info, find_kernel
 from opgauge.ops._core.tuning import override
-from opgauge.ops.normalization import channels_first
+from opgauge.ops.normalization import channels_first, channels_first_plan
 from opgauge.ops.normalization.call import VECTOR_BYTES, WARP, View
-from opgauge.ops.normalization.channels_first import (
+from opgauge.ops.normalization.channels_first_plan import (
     ALONE_THREADS,
     MOST_SHARING,
     MOST_STAGES,
@@ -30,8 +30,9 @@ POSTS = (2, 7, 49, 196, 1089, 3136, 65_536, 1 << 20)
 
 def device(monkeypatch: pytest.MonkeyPatch, multiprocessors: int, shared_bytes: int = 227 << 10) -> None:
     """A device of so many multiprocessors, with so much shared memory a block."""
-    monkeypatch.setattr(channels_first, "multiprocessors", lambda: multiprocessors)
-    monkeypatch.setattr(channels_first, "shared_memory_bytes", lambda: shared_bytes)
+    for module in (channels_first, channels_first_plan):
+        monkeypatch.setattr(module, "multiprocessors", lambda: multiprocessors)
+        monkeypatch.setattr(module, "shared_memory_bytes", lambda: shared_bytes)
 
 
 @pytest.mark.parametrize("multiprocessors", [1, 132])
@@ -47,7 +48,7 @@ def test_a_block_holds_its_channel(
         for width in (
             width for width in (1, 2, 4, 8) if width * info.itemsize <= VECTOR_BYTES and view.post % width == 0
         ):
-            found = channels_first._plan_alone(view, width * info.itemsize, width, adds=adds)
+            found = channels_first_plan.plan_alone(view, width * info.itemsize, width, adds=adds)
             if found is None:
                 continue
             vectors, threads = found
@@ -60,11 +61,11 @@ def test_a_block_holds_its_channel(
 def test_blocks_of_the_sites(monkeypatch: pytest.MonkeyPatch) -> None:
     """Many channels have small blocks, few ones and those with an addend of long vectors larger ones."""
     device(monkeypatch, 132)
-    assert channels_first._plan_alone(View(32, 2048, 49), 4, 1, adds=True) == (7, 224)
-    assert channels_first._plan_alone(View(32, 1024, 196), 8, 4, adds=False) == (7, 224)
-    assert channels_first._plan_alone(View(32, 1024, 196), 16, 4, adds=True) == (4, 416)
-    assert channels_first._plan_alone(View(2, 256, 3136), 16, 4, adds=False) == (4, 416)
-    assert channels_first._plan_alone(View(32, 512, 784), 16, 4, adds=False) is None
+    assert channels_first_plan.plan_alone(View(32, 2048, 49), 4, 1, adds=True) == (7, 224)
+    assert channels_first_plan.plan_alone(View(32, 1024, 196), 8, 4, adds=False) == (7, 224)
+    assert channels_first_plan.plan_alone(View(32, 1024, 196), 16, 4, adds=True) == (4, 416)
+    assert channels_first_plan.plan_alone(View(2, 256, 3136), 16, 4, adds=False) == (4, 416)
+    assert channels_first_plan.plan_alone(View(32, 512, 784), 16, 4, adds=False) is None
 
 
 @pytest.mark.parametrize("multiprocessors", [1, 20, 132, 200])

@@ -13,12 +13,11 @@ import pytest
 from opgauge import ops
 from opgauge.ops import FLOATS, dtype_info
 from opgauge.ops._core.axes import Reduction
-from opgauge.ops._cuda.reduction.plan import LINE_VECTORS, touched_vectors
-from opgauge.ops.p_norm import cuda
-from opgauge.ops.p_norm.cuda import (
-    COUNT_BYTES,
+from opgauge.ops._cuda.reduction.problem import LINE_VECTORS, touched_vectors
+from opgauge.ops.p_norm import cuda_grad
+from opgauge.ops.p_norm.cuda_grad import COUNT_BYTES, MOST_FIXUPS
+from opgauge.ops.p_norm.cuda_source import (
     INF_RESIDENT,
-    MOST_FIXUPS,
     PART_EACH,
     ROW_EACH,
     ROW_THREADS,
@@ -47,12 +46,12 @@ class Launched:
         layout = Reduction(rows, length, 1, 1, 1)
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(SOURCE, "function", self._function)
-            patch.setattr(cuda, "multiprocessors", lambda: MULTIPROCESSORS)
-            workspace = np.empty(cuda.inf_workspace_bytes(layout), np.uint8)
+            patch.setattr(cuda_grad, "multiprocessors", lambda: MULTIPROCESSORS)
+            workspace = np.empty(cuda_grad.inf_workspace_bytes(layout), np.uint8)
             run = (
-                cuda._inf_gradient(layout, x, x, x, x, workspace)
+                cuda_grad._inf_gradient(layout, x, x, x, x, workspace)
                 if extreme
-                else cuda._gradient(2.0, layout, x, x, x, x)
+                else cuda_grad._gradient(2.0, layout, x, x, x, x)
             )
             run()
 
@@ -125,8 +124,8 @@ def test_rows_are_taken_in_parts_while_those_that_wait_leave_room(rows: int) -> 
 def test_what_is_counted_has_room_however_wide_packs_are(length: int) -> None:
     """A row of as many vectors as elements, or fewer, has no more parts than the workspace has bytes for."""
     words = COUNT_BYTES * (1 + MOST_FIXUPS)
-    room = cuda.inf_workspace_bytes(Reduction(1, length, 1, 1, 1)) - words
-    assert all(cuda._parts(vectors)[1] <= room for vectors in range(max(length - 3000, 1), length + 1))
+    room = cuda_grad.inf_workspace_bytes(Reduction(1, length, 1, 1, 1)) - words
+    assert all(cuda_grad._parts(vectors)[1] <= room for vectors in range(max(length - 3000, 1), length + 1))
 
 
 def test_one_block_takes_a_row_of_1024_packs() -> None:

@@ -1,0 +1,142 @@
+"""Plans of reduce_elements_lanes: one element per load, for few elements, short rows or columns, and any axes."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from opgauge.ops._core.axes import MergedAxes, Reduction
+from opgauge.ops._core.errors import AxisError
+from opgauge.ops._core.op import Array
+from opgauge.ops._cuda.reduction.problem import (
+    LARGEST,
+    LARGEST_GRID,
+    STREAMED_ROWS,
+    THREADS,
+    WARP,
+    GpuSize,
+    ReducePlan,
+    ReduceProblem,
+    most_splits,
+)
+from opgauge.ops._cuda.source import DIVISOR, divisor
+
+ELEMENTS_EACH, ELEMENTS_LENGTH = 8, 256
+"""Loads in flight per lane, and maximum length of a sum."""
+ELEMENTS_THREADS, ELEMENTS_BLOCKS = 128, 8
+"""Threads per block; blocks per multiprocessor below which several blocks share a result."""
+SHORT_BYTES = 96
+"""Maximum bytes of a row of partial vectors, or of a column, for which single elements are as fast as vectors."""
+ODD_ROWS = range(513, 1153)
+"""Length in 4-byte elements of unaligned rows that are read element by element: masked vectors cost 5 to 7 %."""
+DIGITS = 6
+"""Maximum number of merged axes, retained or reduced, of `reduce_elements_lanes`."""
+DIGITS_STRUCT = np.dtype(
+    [("count", np.int32), ("unused", np.int32), ("stride", np.int64, (DIGITS,)), ("length", DIVISOR, (DIGITS,))]
+)
+BY_ROW_STRUCT = np.dtype([("length", np.int32), ("unused", np.int32)])
+BY_COLUMN_STRUCT = np.dtype([("length", np.int32), ("columns", DIVISOR)])
+TWO_GROUPS_STRUCT = np.dtype(
+    [
+        ("length", np.int32),
+        ("innermost", np.int32),
+        ("stride_a", np.int64),
+        ("stride_r1", np.int64),
+        *((name, DIVISOR) for name in ("b", "r2", "c")),
+        ("padding", np.int32),
+    ]
+)
+"""`Elements` of `include/reduce_elements.cuh` by pattern, and its `Digits`."""
+ANY_AXES_STRUCT = np.dtype(
+    [("length", np.int32), ("innermost", np.int32), ("kept", DIGITS_STRUCT), ("reduced", DIGITS_STRUCT)]
+)
+"""`Elements<ANY_AXES>` of `include/reduce_elements.cuh`."""
+
+
+def _lane_bits(length: int, most: int) -> int:
+    """Base-2 logarithm of the lanes that read `length` elements with all loads in flight; at most `most`."""
+    return min((-(-length // ELEMENTS_EACH) - 1).bit_length(), most)
+
+
+def _elements(problem: ReduceProblem, pattern: str, struct: Array, bits: int, threads: int, reason: str) -> ReducePlan:
+    count, length = problem.axes.count, problem.axes.length
+    numbers = (struct, np.int32(count), np.int32(bits), np.int32(length))
+    grid = (-(-count // (threads >> bits)), 1)
+    return ReducePlan("reduce_elements_lanes", pattern, grid, (threads,), numbers, reason, "counters")
+
+
+def few_rows(problem: ReduceProblem, rows: int, length: int) -> ReducePlan | None:
+    few = problem.few
+    whole = problem.shift == length % problem.width == 0
+    short = not whole and length * problem.itemsize <= SHORT_BYTES and problem.size <= LARGEST
+    struct = np.array((length, 0), BY_ROW_STRUCT)
+    odd = not whole and problem.itemsize == 4 and length in ODD_ROWS and not problem.paired
+    if odd and not problem.streams(STREAMED_ROWS):
+        return _elements(problem, "BY_ROW", struct, _lane_bits(length, 8), THREADS, "unaligned rows")
+    if length > ELEMENTS_LENGTH or not (few or short):
+        return None
+    bits = _lane_bits(length, 5)
+    threads = min(ELEMENTS_THREADS, -(-(rows << bits) // WARP) * WARP)
+    return _elements(problem, "BY_ROW", struct, bits, threads, "few elements" if few else "short unaligned rows")
+
+
+def few_columns(problem: ReduceProblem, layout: Reduction) -> ReducePlan | None:
+    few = problem.few
+    short = layout.r1 * layout.c * problem.itemsize <= SHORT_BYTES and problem.size <= LARGEST
+    if layout.length > ELEMENTS_LENGTH or layout.length == 1 or not (few or short):
+        return None
+    bits = _lane_bits(layout.length, 5)
+    lanes = max(WARP, 1 << (min(layout.count << bits, ELEMENTS_THREADS) - 1).bit_length())
+    struct = np.array((layout.length, divisor(layout.c)), BY_COLUMN_STRUCT)
+    return _elements(problem, "BY_COLUMN", struct, bits, lanes, "few elements" if few else "short columns")
+
+
+def _digits(axes: tuple[tuple[int, int], ...]) -> Array:
+    """A `Digits` of `include/reduce_elements.cuh` from (length, stride), outermost first."""
+    if len(axes) > DIGITS:
+        msg = f"axes alternate between retained and reduced {len(axes)} times; at most {DIGITS} are supported"
+        raise AxisError(msg)
+    found = np.zeros((), DIGITS_STRUCT)
+    found["length"][:] = divisor(1)
+    found["count"] = max(len(axes), 1)
+    for at, (length, stride) in enumerate(reversed(axes)):
+        found["length"][at], found["stride"][at] = divisor(length), stride
+    return found
+
+
+def any_axes(problem: ReduceProblem, device: GpuSize, reason: str) -> ReducePlan:
+    """Reduction over any axes, one element per load."""
+    axes, (count, length) = problem.axes, (problem.axes.count, problem.axes.length)
+    if max(count, length) > LARGEST:
+        msg = f"{count} results of {length} elements over these axes: 2^31 or more are not supported"
+        raise AxisError(msg)
+    innermost = axes.reduced[-1] if axes.reduced else True
+    bits = _lane_bits(length, 8 if innermost or count < WARP else 3)
+    blocks = -(-count // (THREADS >> bits))
+    wanted = ELEMENTS_BLOCKS * device.multiprocessors // blocks
+    splits = max(1, min(most_splits(count, length), length // (ELEMENTS_EACH << bits), wanted, LARGEST_GRID))
+    share = -(-length // splits)
+    layout = axes.two_groups()
+    struct = _any_struct(axes, innermost=innermost) if layout is None else _two_struct(layout)
+    numbers = (struct, np.int32(count), np.int32(bits), np.int32(share))
+    grid = (blocks, -(-length // share))
+    pattern = "ANY_AXES" if layout is None else "TWO_GROUPS"
+    return ReducePlan("reduce_elements_lanes", pattern, grid, (THREADS,), numbers, reason, "counters")
+
+
+def _any_struct(axes: MergedAxes, *, innermost: bool) -> Array:
+    struct = np.zeros((), ANY_AXES_STRUCT)
+    struct["length"], struct["innermost"] = axes.length, innermost
+    struct["kept"], struct["reduced"] = _digits(axes.strides(reduced=False)), _digits(axes.strides(reduced=True))
+    return struct
+
+
+def _two_struct(layout: Reduction) -> Array:
+    a, r1, b, r2, c = layout.shape
+    if r2 == 1:
+        b, r2, r1 = 1, r1, 1
+    struct = np.zeros((), TWO_GROUPS_STRUCT)
+    struct["length"], struct["innermost"] = layout.length, c == 1
+    struct["stride_r1"], struct["stride_a"] = b * r2 * c, r1 * b * r2 * c
+    struct["b"], struct["r2"], struct["c"] = divisor(b), divisor(r2), divisor(c)
+    del a
+    return struct

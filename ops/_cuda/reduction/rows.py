@@ -1,0 +1,189 @@
+"""Plans of kernels for rows: contiguous elements, or long contiguous segments, are reduced in vectors."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from opgauge.ops._core.axes import Reduction
+from opgauge.ops._core.tuning import Parameter, declare
+from opgauge.ops._cuda.reduction.elements import few_rows
+from opgauge.ops._cuda.reduction.problem import (
+    GRID_RESIDENT,
+    LARGEST,
+    LARGEST_GRID,
+    LINE_VECTORS,
+    STREAMED_ROWS,
+    THREADS,
+    WARP,
+    GpuSize,
+    ReducePlan,
+    ReduceProblem,
+    most_splits,
+    touched_vectors,
+)
+from opgauge.ops._cuda.source import divisor, flag
+
+VECTORS_PER_LANE = declare(
+    "reduction.packs_per_lane",
+    4,
+    (1, 2, 4, 8),
+    backend="cuda",
+    ops=("dot", "mean", "p_norm"),
+    why="vectors that a lane reads before a row gets more lanes: rows per block against loads in flight",
+)
+SHORT_ROW = WARP * 8
+"""Maximum vectors of a row for which one warp or less reduces it."""
+BLOCK_VECTORS = range(513, 1025)
+"""Vectors of an aligned row of 4-byte elements for reduce_rows_block: reduce_rows_lanes costs 3 to 4 %."""
+BLOCK_STREAMED = 4
+"""Multiple of STREAMED_ROWS up to which reduce_rows_block streams: 786 MB take 0.98 of the time, 1 GB 1.03."""
+GRID_BLOCKS, MINIMUM_VECTORS = 64, 4
+"""Blocks per multiprocessor that share few rows; minimum vectors per thread, over all tensors, for one block more."""
+ROW_OF_BLOCK = 8
+"""Maximum vectors per thread for which one block reduces a row, if there is a row for each multiprocessor."""
+MANY_BYTES = 384 << 20
+"""Size of a tensor above which rows are shared by the resident blocks only; pairs of tensors by twice as many."""
+ONCE_BYTES, ONCE_EACH, ONCE_BLOCKS, ONE_ROW_BLOCKS = 32 << 20, 2, 14 << 10, 9 << 10
+"""reduce_rows_once: minimum bytes of x, vectors per thread, and maximum blocks: reduce_rows_grid costs 3 to 9 %."""
+ONCE_THREADS, ONE_ROW_THREADS, WARP_COLLECTS = 512, 1024, 128
+"""Threads per block of reduce_rows_once, for several rows and for one; maximum partial results that a warp merges."""
+
+
+def rows_plan(problem: ReduceProblem, rows: int, length: int, device: GpuSize) -> ReducePlan:
+    choices = (few_rows, partial(_once, device=device), _block, partial(_grid, device=device))
+    return next((found for choice in choices if (found := choice(problem, rows, length))), None) or _lanes(
+        problem, rows, length
+    )
+
+
+def _template(problem: ReduceProblem, *, whole: bool, streams: bool) -> str:
+    return f"{problem.width}, {flag(streams)}, {flag(whole)}"
+
+
+def _is_whole(problem: ReduceProblem, length: int) -> bool:
+    return problem.shift == length % problem.width == 0
+
+
+def _lanes(problem: ReduceProblem, rows: int, length: int) -> ReducePlan:
+    vectors = touched_vectors(rows, length, problem.width, problem.shift)
+    lanes = lanes_for(VECTORS_PER_LANE, vectors, WARP if vectors <= SHORT_ROW else THREADS)
+    numbers = (np.int64(rows), np.int64(length), np.int32(problem.shift), np.int32(lanes))
+    template = _template(problem, whole=_is_whole(problem, length), streams=problem.streams(STREAMED_ROWS))
+    grid = (-(-rows * lanes // THREADS),)
+    return ReducePlan("reduce_rows_lanes", template, grid, (THREADS,), numbers, f"{lanes} lanes a row")
+
+
+def block_template(width: int, *, paired: bool, streams: bool) -> str:
+    """Template arguments of reduce_rows_block."""
+    each = _each(paired=paired)
+    return f"{width}, {flag(streams)}, {BLOCK_VECTORS[-1] // each}, {each}"
+
+
+def _each(*, paired: bool) -> int:
+    """Vectors per thread in flight, for each tensor."""
+    return ONCE_EACH // 2 if paired else ONCE_EACH
+
+
+def _block(problem: ReduceProblem, rows: int, length: int) -> ReducePlan | None:
+    vectors = length // problem.width
+    if not _is_whole(problem, length) or problem.itemsize != 4 or problem.width != 4 or vectors not in BLOCK_VECTORS:
+        return None
+    times = 1 if problem.paired else BLOCK_STREAMED
+    template = block_template(problem.width, paired=problem.paired, streams=problem.streams(STREAMED_ROWS * times))
+    threads = BLOCK_VECTORS[-1] // _each(paired=problem.paired)
+    return ReducePlan(
+        "reduce_rows_block", template, (rows,), (threads,), (np.int32(vectors),), "one block holds a row in flight"
+    )
+
+
+def once_template(width: int, threads: int, *, paired: bool) -> str:
+    """Template arguments of reduce_rows_once."""
+    return f"{width}, {threads}, {_each(paired=paired)}"
+
+
+def has_once(width: int, *, light: bool, paired: bool) -> bool:
+    """Whether the functor leaves enough registers to have all vectors in flight."""
+    return light and width >= (2 if paired else 4)
+
+
+def _once(problem: ReduceProblem, rows: int, length: int, device: GpuSize) -> ReducePlan | None:
+    """Large rows, fewer than resident blocks; pairs of tensors only as one row."""
+    if not has_once(problem.width, light=problem.light, paired=problem.paired) or problem.nbytes < ONCE_BYTES:
+        return None
+    if rows >= GRID_RESIDENT * device.multiprocessors or (problem.paired and rows > 1):
+        return None
+    threads, most = (ONE_ROW_THREADS, ONE_ROW_BLOCKS) if rows == 1 else (ONCE_THREADS, ONCE_BLOCKS)
+    vectors = touched_vectors(rows, length, problem.width, problem.past, LINE_VECTORS * problem.width)
+    splits = -(-vectors // (threads * _each(paired=problem.paired)))
+    lanes, collecting = collectors(rows, splits, threads)
+    if splits < 2 or rows * splits > most or collecting >= device.multiprocessors or length > LARGEST:
+        return None
+    share = -(-vectors // (splits * LINE_VECTORS)) * LINE_VECTORS
+    sizes = (np.int32(number) for number in (problem.past, share, lanes))
+    numbers = (np.int32(rows), np.int64(length), *sizes, divisor(splits))
+    template = once_template(problem.width, threads, paired=problem.paired)
+    grid = (rows * splits + collecting,)
+    return ReducePlan(
+        "reduce_rows_once", template, grid, (threads,), numbers, "few large rows, read in one wave", "flagged"
+    )
+
+
+def collectors(rows: int, splits: int, threads: int) -> tuple[int, int]:
+    """Threads that merge the `splits` partial results of a row; blocks of `threads` that all rows need."""
+    lanes = WARP if splits <= WARP_COLLECTS else threads
+    return lanes, -(-rows * lanes // threads)
+
+
+def _grid(problem: ReduceProblem, rows: int, length: int, device: GpuSize) -> ReducePlan | None:
+    """Rows longer than one block reads at once, fewer than resident blocks."""
+    width, paired = problem.width, problem.paired
+    most = min(most_splits(rows, length), length * (1 + paired) // (width * THREADS * MINIMUM_VECTORS))
+    most = min(most, length // (width * THREADS), LARGEST_GRID)
+    resident = GRID_RESIDENT - (problem.itemsize == 8)  # power of a double
+    one_block = rows >= device.multiprocessors and length <= ROW_OF_BLOCK * width * THREADS
+    if most < 2 or rows >= resident * device.multiprocessors or one_block:
+        return None
+    each = 2 * GRID_RESIDENT if paired else GRID_BLOCKS
+    each = GRID_RESIDENT if problem.nbytes > MANY_BYTES else each
+    line = LINE_VECTORS * width
+    share = -(-length // (max(1, min(most, each * device.multiprocessors // rows)) * line)) * line
+    splits = -(-length // share)
+    if splits < 2:
+        return None
+    numbers = _grid_numbers(length, problem.shift, share, 1, 1, 1)
+    template = _template(problem, whole=_is_whole(problem, length), streams=problem.streams(STREAMED_ROWS))
+    reason = "long rows, fewer than resident blocks"
+    return ReducePlan("reduce_rows_grid", template, (rows, splits), (THREADS,), numbers, reason, "flagged")
+
+
+def _grid_numbers(length: int, shift: int, share: int, *counts: int) -> tuple[Any, ...]:
+    """Kernel arguments; counts: segments, inner rows, segments per split."""
+    return (np.int64(length), np.int32(shift), np.int64(share), *(np.int32(number) for number in counts))
+
+
+def lanes_for(vectors_per_lane: Parameter, vectors: float, most: int = WARP) -> int:
+    """Threads, a power of two up to `most`, for a row of `vectors`; the parameter is queried only if it matters."""
+    if vectors > max(vectors_per_lane.candidates) * most // 2:
+        return most
+    lanes, each = 1, vectors_per_lane.value()
+    while lanes < most and each * lanes < vectors:
+        lanes *= 2
+    return lanes
+
+
+def segments_plan(problem: ReduceProblem, layout: Reduction, device: GpuSize) -> ReducePlan:
+    """Results that consist of long contiguous segments."""
+    rows = layout.a * layout.b
+    most = min(most_splits(rows, layout.length), layout.r1, LARGEST_GRID)
+    if rows >= (GRID_RESIDENT - 1) * device.multiprocessors:
+        most = 1
+    splits = max(1, min(most, 2 * GRID_RESIDENT * device.multiprocessors // rows))
+    each = -(-layout.r1 // splits)
+    splits = -(-layout.r1 // each)
+    numbers = _grid_numbers(layout.r2, problem.shift, layout.r2, layout.r1, layout.b, each)
+    template = _template(problem, whole=_is_whole(problem, layout.r2), streams=problem.streams(STREAMED_ROWS))
+    reason = "long segments of each result"
+    return ReducePlan("reduce_rows_grid", template, (rows, splits), (THREADS,), numbers, reason, "flagged")
