@@ -57,9 +57,9 @@ class Trial(NamedTuple):
         paired = range(1 << 40) if self.vectors else p_norm.PAIRED
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(p_norm, "PAIRED", paired)
-            patch.setattr(p_norm, "INF_RESIDENT", 0 if self.vectors else p_norm.INF_RESIDENT)
             patch.setattr(rows, "WARP_COLLECTS", self.seed % 200)
             if self.vectors:
+                patch.setattr(p_norm, "INF_RESIDENT", 0)
                 patch.setattr(problem, "FEW_ELEMENTS", 0)
                 patch.setattr(rows, "ONCE_BYTES", 0)
                 patch.setattr(lerp, "LARGE_BYTES", 0)
