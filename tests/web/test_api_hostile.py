@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import copy
 import json
 import random
 from typing import Any
@@ -22,17 +21,19 @@ API = "/api/v1"
 def strange(seed: int) -> dict[str, Any]:
     """A run with as many hostile values as it is still taken with."""
     chance = random.Random(seed)  # noqa: S311  no secret
-    found = laden(a_run(8))
-    everywhere = list(places(found))
+    text = json.dumps(laden(a_run(3)))  # `places` are of the first three of every list
+    everywhere = list(places(json.loads(text)))
     chance.shuffle(everywhere)
     for path in everywhere:
-        changed = copy.deepcopy(found)
+        changed = json.loads(text)
         with contextlib.suppress(KeyError, IndexError, TypeError):
             place = (*path, chance.choice(KEYS)) if chance.random() < 0.1 else path
             put(changed, place, chance.choice(HOSTILE))
         with contextlib.suppress(HarnessError, UnicodeEncodeError):
-            read_submission(parse(json.dumps(changed, ensure_ascii=False).encode()))
-            found = changed
+            sent = json.dumps(changed, ensure_ascii=False)
+            read_submission(parse(sent.encode()))
+            text = sent
+    found: dict[str, Any] = json.loads(text)
     return found
 
 
