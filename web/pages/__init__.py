@@ -3,6 +3,7 @@
 from fastapi import APIRouter
 
 from opgauge.web.assets import style_ids
+from opgauge.web.history_figure import timeline
 from opgauge.web.pages import (
     case,
     cluster,
@@ -32,6 +33,7 @@ def warm(reader: Reader) -> None:
     style_ids()
     compile_all()
     reader.places(())
+    timeline(reader)
     known_regressions(reader)
     overview.known_standings(reader)
     trust.known_noise(reader)
