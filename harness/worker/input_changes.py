@@ -31,6 +31,8 @@ FRESH_SLICES = 2
 """Slices that get fresh values, and slices that are judged if all inputs have fresh values."""
 MOST_FRESH = 1 << 20
 """Most elements of all inputs that get fresh values together, if the whole reference is needed."""
+HALF_BYTES, VALUES = 2, 1 << 16
+"""Bytes of 16-bit floats, and number of their values."""
 LOWEST, HIGHEST = 0.3, 0.9
 """Range of the factors of fresh values: no sign changes, nothing overflows, and distributions stay valid."""
 BLOCKS = 4
@@ -217,11 +219,26 @@ def _scale_blocks(array: Any, rng: np.random.Generator) -> None:
     if not array.size or dtype_info(array.dtype.name).kind not in ("float", "complex"):
         return
     factors = rng.uniform(LOWEST, HIGHEST, BLOCKS + 1)
-    array *= array.dtype.type(factors[0])
     flat = (array if array.flags.c_contiguous else array.T).reshape(-1)
+    scale_floats(flat, factors[0])
     for factor in factors[1:]:
         first, last = sorted(int(one) for one in rng.integers(0, array.size + 1, 2))
-        flat[first:last] *= array.dtype.type(factor)
+        scale_floats(flat[first:last], factor)
+
+
+def scale_floats(flat: Any, factor: float) -> None:
+    """Multiply a flat array in place.
+
+    NumPy converts 16-bit floats one by one: for many of them, a table of all products takes a tenth of the time.
+    """
+    number = flat.dtype.type(factor)
+    if not isinstance(flat, np.ndarray) or flat.dtype.itemsize != HALF_BYTES or flat.size <= VALUES:
+        flat *= number
+        return
+    every, bits = np.arange(VALUES, dtype=np.uint16), flat.view(np.uint16)
+    with np.errstate(all="ignore"):
+        table = (every.view(flat.dtype) * number).view(np.uint16)
+    bits[...] = table[bits]
 
 
 def _exchange(array: Any, axis: int, first: int, second: int, length: int) -> None:

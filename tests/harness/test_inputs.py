@@ -15,6 +15,7 @@ import pytest
 
 from opgauge.harness.case.case import Case, InputSpec
 from opgauge.harness.worker import inputs
+from opgauge.harness.worker.input_changes import scale_floats
 from opgauge.harness.worker.inputs import (
     ALIGNMENT,
     LARGE_BYTES,
@@ -206,3 +207,14 @@ def test_parts_do_not_depend_on_the_cpus(monkeypatch: pytest.MonkeyPatch) -> Non
     assert np.array_equal(alone, inputs.draw_parts(7, 950, *wanted))
     assert len(np.unique(alone)) == len(alone)
     assert np.array_equal(alone[:100], inputs.draw_parts(7, 100, *wanted))
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_tables_multiply_as_numpy_does(dtype: str) -> None:
+    """Products of all 16-bit values by a table have the bits of NumPy's, NaN and infinities among them."""
+    every = np.arange(1 << 17).astype(np.uint16).view(dtype_info(dtype).numpy)
+    found = every.copy()
+    scale_floats(found, 0.7)
+    with np.errstate(all="ignore"):
+        wanted = every * every.dtype.type(0.7)
+    assert np.array_equal(found.view(np.uint16), wanted.view(np.uint16))
