@@ -99,6 +99,13 @@ def test_one_op_imports_no_other(folder: str) -> None:
                 assert parts[2] in {"_core", "_cpu", "_cuda", folder}, f"{relative(path)} imports {name}"
 
 
+@pytest.mark.parametrize("folder", OPS)
+def test_compiled_code_of_an_op_imports_none_of_its_files(folder: str) -> None:
+    """Numba's cache notices changes in a kernel's own file and in ops/_cpu, not in a neighbour that it calls."""
+    for path in sorted((ROOT / "ops" / folder).rglob("jit*.py")):
+        assert not [name for name, _ in imports(tree(path)) if name.startswith(f"opgauge.ops.{folder}")]
+
+
 def test_listing_loads_no_gpu_library() -> None:
     """`from opgauge import ops` in a fresh process loads neither CuPy, Numba, torch nor cuda-core."""
     libraries = {"cupy", "numba", "torch", "cuda", "pynvml"}

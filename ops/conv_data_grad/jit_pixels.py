@@ -9,12 +9,10 @@ from numba import get_thread_id, njit, prange
 
 from opgauge.ops._cpu.jit import INNER, narrow, widen
 from opgauge.ops._cpu.threads import parallel
-from opgauge.ops._cpu.tile.jit import ROWS, multiply_tile, multiply_tile_onto, tile_columns
+from opgauge.ops._cpu.tile.jit import DEPTH, ROWS, multiply_tile, multiply_tile_onto, tile_columns
 
 uintp = np.uintp
 """Index type: known not to be negative, so loops vectorize."""
-DEPTH = 256
-"""Depth of a partial product: its operands fit the first-level cache, its rounding is that of a short sum."""
 
 
 @njit(**INNER)

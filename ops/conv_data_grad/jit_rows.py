@@ -9,12 +9,11 @@ from numba import get_thread_id, njit, prange
 
 from opgauge.ops._cpu.jit import INNER, narrow, widen
 from opgauge.ops._cpu.threads import parallel
-from opgauge.ops._cpu.tile.jit import GROUP, ROWS, lanes_of, multiply_tile_onto, tile_columns, turn
+from opgauge.ops._cpu.tile.jit import DEPTH, GROUP, ROWS, multiply_tile_onto, tile_columns
+from opgauge.ops._cpu.tile.jit_lanes import lanes_of, turn
 
 uintp = np.uintp
 """Index type: known not to be negative, so loops vectorize."""
-DEPTH = 256
-"""Depth of a partial product, as in jit_pixels; repeated, as Numba's cache does not notice a change elsewhere."""
 LAID_ROWS = 8
 """Rows per repacking task, contiguous in each channel."""
 

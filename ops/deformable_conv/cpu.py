@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
 from functools import partial
 from math import gcd
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -55,6 +56,7 @@ def deformable_conv(
     **options: Any,
 ) -> Bound:
     """Images to channels last, filters packed, then sampling and products, one block of pixels at a time."""
+    from opgauge.ops._cpu.bilinear.jit import lay_out
     from opgauge.ops._cpu.jit import storage
     from opgauge.ops._cpu.tile.jit import tile_columns
     from opgauge.ops.deformable_conv import jit
@@ -76,18 +78,23 @@ def deformable_conv(
     result = narrowed(out["out"].reshape(found.batch, found.out_channels, found.pixels), wide, after)
     length = gcd(found.channels // groups, found.channels // found.deformable_groups)
     sizes = (found.channels, groups, found.deformable_groups, length, taps)
-    numbers = (*found.size, found.out_size[1], found.kernel[1], *found.strides, *found.paddings, *found.dilations)
+    numbers = _numbers(found)
 
     def run() -> None:
         for step in before:
             step()
-        jit.lay_out(given, image)
+        lay_out(given, image)
         jit.pack(weight, groups, packed)
         jit.convolve(image, *arrays, packed, result, block, at_once, sizes, numbers, *tables, column, sums)
         for step in after:
             step()
 
     return run
+
+
+def _numbers(found: SamplingGeometry) -> tuple[int, ...]:
+    """The geometry in the order in which compiled code reads it."""
+    return (*found.size, found.out_size[1], found.kernel[1], *found.strides, *found.paddings, *found.dilations)
 
 
 def _by_tap(found: SamplingGeometry, offset: Any, mask: Any, wide: Any, steps: list[Bound]) -> tuple[Any, Any]:
@@ -123,13 +130,65 @@ def deformable_conv_grad(
     **options: Any,
 ) -> Bound:
     """By units of channels: the columns' gradient, samples, derivatives and scatter, then the filter's gradient."""
+    from opgauge.ops._cpu.bilinear.jit import lay_out
     from opgauge.ops._cpu.jit import storage
+    from opgauge.ops.deformable_conv import jit_grad, jit_grad_layout
+
+    found = geometry(x.shape, filter.shape, DeformableConvParams(**options))
+    plan = _grad_plan(found, _wide(x))
+    before: list[Bound] = []
+    after: list[Bound] = []
+    given_grad = widened(out_grad.reshape(found.batch, found.out_channels, found.pixels), plan.wide, before)
+    arrays = (*_by_tap(found, offset, mask, plan.wide, before), given_grad)
+    weight, stored = widened(filter.reshape(found.out_channels, -1, found.taps), plan.wide, before), storage(x)
+    wanted = {"x": need_x, "offset": need_offset, "mask": need_mask and mask is not None, "filter": need_filter}
+    grads = {name: out[f"{name}_grad"] for name, needed in wanted.items() if needed}
+    collect = tuple(_collecting(found, plan, grads, after))
+    needs = (need_x, need_offset or wanted["mask"], need_filter)
+
+    def run() -> None:
+        for step in before:
+            step()
+        lay_out(stored, plan.image)
+        jit_grad_layout.pack_transposed(weight, found.groups, plan.unit, plan.at_once, plan.packed)
+        if need_x:
+            jit_grad_layout.clear(plan.image_grad)
+        sums, blocks = (plan.image_grad, plan.slopes, plan.filter_sums), (plan.shares, plan.block, plan.at_once)
+        sizes = (found.channels, found.groups, found.deformable_groups, plan.unit, found.taps)
+        jit_grad.differentiate(
+            plan.image, *arrays, plan.packed, *sums, *blocks, sizes, plan.numbers, needs, *plan.scratch
+        )
+        for step in (*collect, *after):
+            step()
+
+    return run
+
+
+class _GradPlan(NamedTuple):
+    """Workspace and blocking of the gradient, see `jit_grad.differentiate`.
+
+    unit: channels of a task. scratch: corners, their weights, output gradients and columns of each thread.
+    """
+
+    wide: Any
+    image: Any
+    image_grad: Any
+    packed: Any
+    slopes: Any
+    filter_sums: Any
+    unit: int
+    shares: int
+    block: int
+    at_once: int
+    numbers: tuple[int, ...]
+    scratch: tuple[Any, Any, Any, Any]
+
+
+def _grad_plan(found: SamplingGeometry, wide: Any) -> _GradPlan:
     from opgauge.ops._cpu.tile.jit import ROWS, tile_columns
     from opgauge.ops.deformable_conv import jit
 
-    found = geometry(x.shape, filter.shape, DeformableConvParams(**options))
-    wide, threads = _wide(x), jit.threads()
-    (height, width), taps, pixels = found.size, found.taps, found.pixels
+    threads, taps, (height, width) = jit.threads(), found.taps, found.size
     image, image_grad = (scratch(found.batch * (height + 3) * (width + 2) * found.channels, wide) for _ in range(2))
     columns, per_group = tile_columns(image), found.out_channels // found.groups
     unit = _unit(found, threads)
@@ -138,43 +197,31 @@ def deformable_conv_grad(
     panels, chunks, rows = -(-at_once * unit // columns), -(-taps // at_once), -(-per_group // ROWS) * ROWS
     packed = scratch(units * chunks * panels * per_group * columns, wide)
     filter_sums = scratch(shares * units * chunks * panels * rows * columns, wide)
-    slopes = np.empty((units, found.batch, taps, 3, pixels), wide)
+    slopes = np.empty((units, found.batch, taps, 3, found.pixels), wide)
     given, column = (scratch(threads * block * size, wide) for size in (rows, panels * columns))
     tables = (np.empty((threads, block), np.int32), np.empty((threads, 7, block), wide))
-    before: list[Bound] = []
-    after: list[Bound] = []
-    given_grad = widened(out_grad.reshape(found.batch, found.out_channels, pixels), wide, before)
-    arrays = (*_by_tap(found, offset, mask, wide, before), given_grad)
-    weight, stored = widened(filter.reshape(found.out_channels, -1, taps), wide, before), storage(x)
-    sizes = (found.channels, found.groups, found.deformable_groups, unit, taps)
-    numbers = (*found.size, found.out_size[1], found.kernel[1], *found.strides, *found.paddings, *found.dilations)
-    mask_wanted = need_mask and mask is not None
-    needs = (need_x, need_offset or mask_wanted, need_filter)
-    collect: list[Bound] = []
-    by_tap = (found.batch, found.deformable_groups, taps)
-    if need_x:
-        collect.append(partial(jit.collect_image, image_grad, storage(out["x_grad"])))
-    if need_offset:
-        moved = narrowed(out["offset_grad"].reshape(*by_tap, 2, pixels), wide, after)
-        collect.append(partial(jit.collect_slopes, slopes, 0, 2, moved))
-    if mask_wanted:
-        masked = narrowed(out["mask_grad"].reshape(*by_tap, 1, pixels), wide, after)
-        collect.append(partial(jit.collect_slopes, slopes, 2, 3, masked))
-    if need_filter:
-        grad = narrowed(out["filter_grad"].reshape(weight.shape), wide, after)
-        collect.append(partial(jit.collect_filter, filter_sums, shares, unit, at_once, found.groups, grad))
-    blocks = (shares, block, at_once, sizes, numbers, needs)
-    sums = (image_grad, slopes, filter_sums)
+    own = (*tables, given, column)
+    blocks = (unit, shares, block, at_once)
+    return _GradPlan(wide, image, image_grad, packed, slopes, filter_sums, *blocks, _numbers(found), own)
 
-    def run() -> None:
-        for step in before:
-            step()
-        jit.lay_out(stored, image)
-        jit.pack_transposed(weight, found.groups, unit, at_once, packed)
-        if need_x:
-            jit.clear(image_grad)
-        jit.differentiate(image, *arrays, packed, *sums, *blocks, *tables, given, column)
-        for step in (*collect, *after):
-            step()
 
-    return run
+def _collecting(
+    found: SamplingGeometry, plan: _GradPlan, grads: Mapping[str, Any], after: list[Bound]
+) -> Iterator[Bound]:
+    """Steps that collect the wanted gradients in their arrays, by the input's name."""
+    from opgauge.ops._cpu.bilinear.jit import collect_image
+    from opgauge.ops._cpu.jit import storage
+    from opgauge.ops.deformable_conv import jit_grad_layout as layout
+
+    by_tap = (found.batch, found.deformable_groups, found.taps)
+    if "x" in grads:
+        yield partial(collect_image, plan.image_grad, storage(grads["x"]))
+    for name, first, end in (("offset", 0, 2), ("mask", 2, 3)):
+        if name in grads:
+            grad = narrowed(grads[name].reshape(*by_tap, end - first, found.pixels), plan.wide, after)
+            yield partial(layout.collect_slopes, plan.slopes, first, end, grad)
+    if "filter" in grads:
+        shape = (found.out_channels, found.channels // found.groups, found.taps)
+        grad = narrowed(grads["filter"].reshape(shape), plan.wide, after)
+        sizes = (plan.shares, plan.unit, plan.at_once, found.groups)
+        yield partial(layout.collect_filter, plan.filter_sums, *sizes, grad)

@@ -97,7 +97,7 @@ def p_norm_grad(
     if p == 0 or x.size == 0:
         return lambda: dx.fill(0)
     from opgauge.ops._cpu.jit import accumulator, storage
-    from opgauge.ops.p_norm import jit
+    from opgauge.ops.p_norm import jit_grad as jit
 
     axes = normalize_axes(axis, x.ndim)
     layout = merge_axes(x.shape, axes).two_groups()

@@ -1,4 +1,4 @@
-"""Numba kernels of p_norm and its gradient for the CPU: one pass over memory, in pieces of bounded length.
+"""Numba kernels of p_norm for the CPU: one pass over memory, in pieces of bounded length.
 
 Sums are in the accumulating dtype within a piece and in float64 between pieces. Only sums may
 be reordered; NaN, infinities and signs keep their meaning. Each order has its own loop, with the order as
@@ -16,7 +16,6 @@ from opgauge.ops._cpu.jit import (
     INNER,
     bits_of_double,
     double_of_bits,
-    half_registers,
     narrow,
     power,
     whole_registers,
@@ -25,7 +24,6 @@ from opgauge.ops._cpu.jit import (
 from opgauge.ops._cpu.threads import parallel
 
 ABS, SQUARE, CUBE, POWER, COUNT, LARGEST, SMALLEST = range(7)
-SIGN, LINEAR, QUADRATIC, GENERAL, BELOW_ONE = range(5)
 SUMS = {"reassoc", "contract", "nsz"}
 TILE = 256
 """Columns that a thread takes at a time: their sums stay in the first-level cache."""
@@ -269,151 +267,3 @@ def norm_columns(x: Any, y: Any, partial: Any, start: Any, shape: Any, mode: int
         _norm_tile(x, partial, start, shape, np.int64(task), mode, p)
     for slot in prange(y.shape[0]):
         _merge_parts(partial, y, np.int64(slot), mode, p)
-
-
-@njit(**INNER)
-def _gradient(x: Any, y: Any, dy: Any, slope: int, q: Any) -> Any:
-    if slope == SIGN:
-        sign = type(q)(1) if x > 0 else (type(q)(-1) if x < 0 else x)
-        return sign * dy
-    ratio = x / y
-    size = abs(ratio)
-    if slope == LINEAR:
-        value = ratio * dy
-    elif slope == QUADRATIC:
-        value = ratio * size * dy
-    else:
-        value = power(size, q)
-        value = (value if x > 0 else -value) * dy
-    masked = x == 0 if slope == BELOW_ONE else y == 0
-    return type(q)(0) if masked else value
-
-
-def _along(slope: int) -> Any:
-    """The loop along a row for one gradient mode."""
-
-    @njit(**INNER)
-    def loop(x: Any, row: int, first: int, end: int, y: Any, dy: Any, dx: Any, q: Any) -> None:
-        half_registers()
-        start = np.uint64(first)
-        for index in range(np.uint64(end - first)):
-            at = start + index
-            dx[row, at] = narrow(_gradient(widen(x[row, at]), y, dy, slope, q), dx[row, at])
-
-    return loop
-
-
-def _across(slope: int) -> Any:
-    """The loop across columns for one gradient mode."""
-
-    @njit(**INNER)
-    def loop(x: Any, row: int, y: Any, dy: Any, slot: int, dx: Any, q: Any) -> None:
-        half_registers()
-        for k in range(x.shape[1]):
-            value = _gradient(widen(x[row, k]), widen(y[slot, k]), widen(dy[slot, k]), slope, q)
-            dx[row, k] = narrow(value, dx[row, k])
-
-    return loop
-
-
-_along_sign, _along_linear, _along_quadratic, _along_general, _along_below_one = (
-    _along(slope) for slope in (SIGN, LINEAR, QUADRATIC, GENERAL, BELOW_ONE)
-)
-_across_sign, _across_linear, _across_quadratic, _across_general, _across_below_one = (
-    _across(slope) for slope in (SIGN, LINEAR, QUADRATIC, GENERAL, BELOW_ONE)
-)
-
-
-@parallel(error_model="numpy")
-def grad_rows(x: Any, y: Any, dy: Any, dx: Any, pieces: int, b: int, blocks: int, slope: int, q: Any) -> None:
-    """Gradient along rows: x, dx (a pieces b, length); y, dy (a b,); each row in `blocks` parts."""
-    rows, length = x.shape
-    for task in prange(rows * blocks):
-        row, first, end = np.int64(task), 0, length
-        if blocks > 1:
-            row = np.int64(task) // blocks
-            block = np.int64(task) - row * blocks
-            first, end = length * block // blocks, length * (block + 1) // blocks
-        slot = row // (pieces * b) * b + row % b if pieces > 1 else row
-        norm, given = widen(y[slot]), widen(dy[slot])
-        if slope == LINEAR:
-            _along_linear(x, row, first, end, norm, given, dx, q)
-        elif slope == QUADRATIC:
-            _along_quadratic(x, row, first, end, norm, given, dx, q)
-        elif slope == SIGN:
-            _along_sign(x, row, first, end, norm, given, dx, q)
-        elif slope == GENERAL:
-            _along_general(x, row, first, end, norm, given, dx, q)
-        else:
-            _along_below_one(x, row, first, end, norm, given, dx, q)
-
-
-@parallel(error_model="numpy")
-def grad_columns(x: Any, y: Any, dy: Any, dx: Any, shape: Any, slope: int, q: Any) -> None:
-    """Gradient across columns: x, dx (a r1 b r2, c); y, dy (a b, c)."""
-    _, r1, b, r2, _ = shape
-    for task in prange(x.shape[0]):
-        row = np.int64(task)
-        slot = row // (r1 * b * r2) * b + row // r2 % b
-        if slope == LINEAR:
-            _across_linear(x, row, y, dy, slot, dx, q)
-        elif slope == QUADRATIC:
-            _across_quadratic(x, row, y, dy, slot, dx, q)
-        elif slope == SIGN:
-            _across_sign(x, row, y, dy, slot, dx, q)
-        elif slope == GENERAL:
-            _across_general(x, row, y, dy, slot, dx, q)
-        else:
-            _across_below_one(x, row, y, dy, slot, dx, q)
-
-
-@njit(**INNER)
-def _ties(x: Any, y: Any) -> Any:
-    return abs(x) == y or x != x  # noqa: PLR0124  NaN ties with a NaN norm
-
-
-@njit(**INNER)
-def _share(x: Any, y: Any, share: Any) -> Any:
-    nothing = share * type(x)(0)  # NaN if dy is not finite, like 0 dy
-    value = share if x > 0 else (-share if x < 0 else nothing)
-    value = value if abs(x) == y else nothing
-    return x if x != x else value  # noqa: PLR0124  NaN
-
-
-@parallel(error_model="numpy")
-def grad_inf_rows(x: Any, y: Any, dy: Any, dx: Any) -> None:
-    """Gradient for porder +-inf on (rows, length): count the ties of each row, then share dy among them."""
-    rows, length = x.shape
-    for row in prange(rows):
-        norm, given = widen(y[row]), widen(dy[row])
-        count = 0
-        for index in range(length):
-            count += _ties(widen(x[row, index]), norm)
-        share = given / type(given)(max(count, 1))
-        for index in range(length):
-            dx[row, index] = narrow(_share(widen(x[row, index]), norm, share), dx[row, index])
-
-
-@parallel(error_model="numpy")
-def grad_inf(x: Any, y: Any, dy: Any, dx: Any, shape: Any) -> None:
-    """Gradient for porder +-inf on x, dx (a r1 b r2, c); y, dy (a b, c), columns in tiles."""
-    _, r1, b, r2, c = shape
-    tiles = (c + TILE - 1) // TILE
-    for task in prange(y.shape[0] * tiles):
-        slot, first = np.uint64(task // tiles), np.uint64(task % tiles * TILE)
-        width, top = np.uint64(min(TILE, c - np.int64(first))), np.int64(slot) // b * r1 * b + np.int64(slot) % b
-        counts, shares = np.empty(width, np.int64), np.empty(width, np.float64)
-        for k in range(width):
-            counts[k] = 0
-        for u in range(r1):
-            for row in range(np.uint64((top + u * b) * r2), np.uint64((top + u * b + 1) * r2)):
-                for k in range(width):
-                    counts[k] += _ties(widen(x[row, first + k]), widen(y[slot, first + k]))
-        for k in range(width):
-            shares[k] = np.float64(widen(dy[slot, first + k])) / max(counts[k], 1)
-        for u in range(r1):
-            for row in range(np.uint64((top + u * b) * r2), np.uint64((top + u * b + 1) * r2)):
-                for k in range(width):
-                    value = widen(x[row, first + k])
-                    value = _share(value, widen(y[slot, first + k]), type(value)(shares[k]))
-                    dx[row, first + k] = narrow(value, dx[row, first + k])

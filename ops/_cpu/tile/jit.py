@@ -1,7 +1,6 @@
-"""Explicit vectors for Numba kernels, and the inner loop of a matrix product with a register-resident tile.
+"""Inner loop of a matrix product in Numba kernels, with a register-resident tile.
 
-`lanes` are loaded from 32 bytes of an array and processed together; a tile is ROWS by `tile_columns`
-numbers, one vector per register. On one core that is as fast as a BLAS, it needs no
+A tile is ROWS by `tile_columns` numbers, one vector per register. On one core that is as fast as a BLAS, it needs no
 threads besides Numba's, and the code after a product finds the result in cache.
 """
 
@@ -13,10 +12,11 @@ from llvmlite import ir
 from llvmlite.binding import get_host_cpu_features, initialize_native_asmparser
 from numba import njit, types
 from numba.core import cgutils
-from numba.extending import intrinsic, models, register_model
+from numba.extending import intrinsic
 
 from opgauge.ops._cpu.jit import address
 from opgauge.ops._cpu.tile.assembly import Product, sums_of
+from opgauge.ops._cpu.tile.jit_lanes import after, fma, splat, unaligned, vector_type
 
 FEATURES = get_host_cpu_features()
 WIDE = bool(FEATURES.get("avx512f", False))
@@ -28,176 +28,11 @@ VECTOR_BYTES = 64 if WIDE else 32
 VECTORS = 2
 ROWS = 12 if WIDE else 6
 """Vectors and rows of a tile: with their factors they fill the 32 or 16 registers."""
+DEPTH = 256
+"""Depth of a partial product: its operands fit the first-level cache, its rounding is that of a short sum."""
 GROUPS = 3
 GROUP = ROWS // GROUPS
 """Consecutive rows of a tile; each group of rows can have its own start."""
-LANES_BYTES = 32
-"""Bytes of a `lanes` value."""
-
-
-class Lanes(types.Type):  # type: ignore[misc]  # numba is untyped
-    """A vector of numbers in a register."""
-
-    def __init__(self, dtype: Any) -> None:
-        self.dtype = dtype
-        super().__init__(name=f"Lanes({dtype})")
-
-
-@register_model(Lanes)
-class _LanesModel(models.PrimitiveModel):  # type: ignore[misc]
-    def __init__(self, manager: Any, kind: Any) -> None:
-        super().__init__(manager, kind, _vector(manager.lookup(kind.dtype).get_value_type(), kind.dtype, LANES_BYTES))
-
-
-def _vector(element: Any, dtype: Any, nbytes: int) -> Any:
-    return ir.VectorType(element, nbytes * 8 // dtype.bitwidth)
-
-
-def _unaligned(instruction: Any, dtype: Any) -> Any:
-    instruction.align = dtype.bitwidth // 8
-    return instruction
-
-
-def _splat(builder: Any, value: Any, vector: Any) -> Any:
-    nothing = ir.Constant(vector, ir.Undefined)
-    first = builder.insert_element(nothing, value, ir.Constant(ir.IntType(32), 0))
-    return builder.shuffle_vector(first, nothing, ir.Constant(ir.VectorType(ir.IntType(32), vector.count), None))
-
-
-def _fma(builder: Any, vector: Any, dtype: Any) -> Any:
-    kind = ir.FunctionType(vector, [vector] * 3)
-    name = f"llvm.fma.v{vector.count}f{dtype.bitwidth}"
-    return cgutils.get_or_insert_function(builder.module, kind, name)
-
-
-@intrinsic
-def load(typingctx: Any, array: Any, index: Any) -> Any:
-    """The lanes of a flat array from `index` on."""
-    del typingctx
-
-    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        kind, vector = signature.args[0], context.get_value_type(signature.return_type)
-        array, index = arguments
-        return _unaligned(builder.load(address(context, builder, kind, array, index, vector)), kind.dtype)
-
-    return Lanes(array.dtype)(array, index), generate
-
-
-@intrinsic
-def store(typingctx: Any, array: Any, index: Any, value: Any) -> Any:
-    """Store lanes to a flat array from `index` on."""
-    del typingctx
-
-    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        array, index, value = arguments
-        kind = signature.args[0]
-        place = address(context, builder, kind, array, index, value.type)
-        _unaligned(builder.store(value, place), kind.dtype)
-        return context.get_dummy_value()
-
-    return types.void(array, index, value), generate
-
-
-@intrinsic
-def spread(typingctx: Any, value: Any) -> Any:
-    """Lanes that all equal `value`."""
-    del typingctx
-
-    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        return _splat(builder, arguments[0], context.get_value_type(signature.return_type))
-
-    return Lanes(value)(value), generate
-
-
-@intrinsic
-def multiply_add(typingctx: Any, first: Any, second: Any, addend: Any) -> Any:
-    """First times second plus addend, lane by lane."""
-    del typingctx
-
-    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        del context
-        return builder.call(_fma(builder, arguments[0].type, signature.args[0].dtype), arguments)
-
-    return first(first, second, addend), generate
-
-
-@intrinsic
-def total(typingctx: Any, lanes: Any) -> Any:
-    """Sum of the lanes, by halves."""
-    del typingctx
-
-    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        del context, signature
-        (value,) = arguments
-        count = value.type.count
-        while count > 1:
-            count //= 2
-            halves = [
-                builder.shuffle_vector(value, value, ir.Constant(ir.VectorType(ir.IntType(32), count), list(part)))
-                for part in (range(count), range(count, 2 * count))
-            ]
-            value = builder.fadd(*halves)
-        return builder.extract_element(value, ir.Constant(ir.IntType(32), 0))
-
-    return lanes.dtype(lanes), generate
-
-
-@intrinsic
-def turn(typingctx: Any, given: Any, start: Any, pitch: Any, out: Any, out_start: Any, out_pitch: Any) -> Any:
-    """Transpose a square of lanes by lanes; 16-bit floats are widened.
-
-    Arrays are flat: out[out_start + j out_pitch + i] is given[start + i pitch + j].
-    """
-    del typingctx, start, pitch, out_start, out_pitch
-
-    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        given, start, pitch, out, out_start, out_pitch = arguments
-        source, target = signature.args[0], signature.args[3]
-        wide = _vector(context.get_value_type(target.dtype), target.dtype, LANES_BYTES)
-        stored = ir.VectorType(context.get_value_type(source.dtype), wide.count)
-        rows = []
-        for row in range(wide.count):
-            place = address(context, builder, source, given, _after(builder, start, row, pitch), stored)
-            rows.append(_widened(builder, source.dtype, _unaligned(builder.load(place), source.dtype), wide))
-        for column, value in enumerate(_turned(builder, rows)):
-            place = address(context, builder, target, out, _after(builder, out_start, column, out_pitch), wide)
-            _unaligned(builder.store(value, place), target.dtype)
-        return context.get_dummy_value()
-
-    return types.void(given, types.intp, types.intp, out, types.intp, types.intp), generate
-
-
-def _widened(builder: Any, dtype: Any, value: Any, wide: Any) -> Any:
-    """`opgauge.ops._cpu.jit.widen` of a vector."""
-    if dtype == types.uint16:
-        return builder.fpext(builder.bitcast(value, ir.VectorType(ir.HalfType(), wide.count)), wide)
-    if dtype == types.int16:
-        bits = ir.VectorType(ir.IntType(32), wide.count)
-        return builder.bitcast(builder.shl(builder.zext(value, bits), ir.Constant(bits, [16] * wide.count)), wide)
-    return value
-
-
-def _turned(builder: Any, rows: list[Any]) -> list[Any]:
-    """Columns of a square of vectors, by recursive exchange of quarters."""
-    count, half = len(rows), len(rows) // 2
-    while half:
-        picked = [
-            [k if not k & half else count + k - half for k in range(count)],
-            [k + half if not k & half else count + k for k in range(count)],
-        ]
-        masks = [ir.Constant(ir.VectorType(ir.IntType(32), count), mask) for mask in picked]
-        for row in range(count):
-            if not row & half:
-                pair = rows[row], rows[row + half]
-                rows[row], rows[row + half] = (builder.shuffle_vector(*pair, mask) for mask in masks)
-        half //= 2
-    return rows
-
-
-@njit(error_model="numpy")
-def lanes_of(like: Any) -> int:
-    """Lanes per vector for elements of the array `like`."""
-    return int(LANES_BYTES // like.itemsize)
 
 
 @njit(error_model="numpy")
@@ -286,14 +121,14 @@ def _starts_of(builder: Any, kind: Any, a_start: Any, a_row: Any) -> list[Any]:
     """First row of each group."""
     if isinstance(kind, types.BaseTuple):
         return [builder.extract_value(a_start, group) for group in range(GROUPS)]
-    return [_after(builder, a_start, group * GROUP, a_row) for group in range(GROUPS)]
+    return [after(builder, a_start, group * GROUP, a_row) for group in range(GROUPS)]
 
 
 def _sum_tile(context: Any, builder: Any, signature: Any, arguments: Any) -> list[list[Any]]:
     """The sums of a tile, by row and vector."""
     a, a_start, a_row, a_step, b, b_start, b_step, depth = arguments[:8]
     dtype = signature.args[0].dtype
-    vector = _vector(context.get_value_type(dtype), dtype, VECTOR_BYTES)
+    vector = vector_type(context.get_value_type(dtype), dtype, VECTOR_BYTES)
     if not IN_ASSEMBLY:
         return _sum_by_llvm(context, builder, signature, arguments, vector)
     nbytes, byte = ir.Constant(depth.type, dtype.bitwidth // 8), ir.IntType(8)
@@ -313,7 +148,7 @@ def _sum_by_llvm(context: Any, builder: Any, signature: Any, arguments: Any, vec
     """The sums of a tile on any processor, by row and vector."""
     a, a_start, a_row, a_step, b, b_start, b_step, depth = arguments[:8]
     dtype = signature.args[0].dtype
-    fma, number = _fma(builder, vector, dtype), context.get_value_type(types.intp)
+    multiply_add, number = fma(builder, vector, dtype), context.get_value_type(types.intp)
     sums = [
         [cgutils.alloca_once_value(builder, ir.Constant(vector, None)) for column in range(VECTORS)]
         for row in range(ROWS)
@@ -321,7 +156,7 @@ def _sum_by_llvm(context: Any, builder: Any, signature: Any, arguments: Any, vec
     for held in (held for row in sums for held in row):  # alloca_once initializes only at the start of the function
         builder.store(ir.Constant(vector, None), held)
     starts = _starts_of(builder, signature.args[1], a_start, a_row)
-    rows = [_after(builder, starts[row // GROUP], row % GROUP, a_row) for row in range(ROWS)]
+    rows = [after(builder, starts[row // GROUP], row % GROUP, a_row) for row in range(ROWS)]
     elements = context.make_array(signature.args[0])(context, builder, a).data
     with cgutils.for_range(builder, depth) as loop:
         first = builder.add(b_start, builder.mul(loop.index, b_step))
@@ -329,12 +164,12 @@ def _sum_by_llvm(context: Any, builder: Any, signature: Any, arguments: Any, vec
         for column in range(VECTORS):
             index = builder.add(first, ir.Constant(number, column * vector.count))
             place = address(context, builder, signature.args[4], b, index, vector)
-            columns.append(_unaligned(builder.load(place), dtype))
+            columns.append(unaligned(builder.load(place), dtype))
         step = builder.mul(loop.index, a_step)
         for row in range(ROWS):
-            factor = _splat(builder, builder.load(builder.gep(elements, [builder.add(rows[row], step)])), vector)
+            factor = splat(builder, builder.load(builder.gep(elements, [builder.add(rows[row], step)])), vector)
             for column, held in enumerate(sums[row]):
-                builder.store(builder.call(fma, [factor, columns[column], builder.load(held)]), held)
+                builder.store(builder.call(multiply_add, [factor, columns[column], builder.load(held)]), held)
     return [[builder.load(held) for held in row] for row in sums]
 
 
@@ -345,16 +180,12 @@ def _write_tile(context: Any, builder: Any, sums: list[list[Any]], base: Any, ou
             value = total
             if base is not None:
                 before = builder.load(_tile_address(context, builder, base, row, column, value.type))
-                value = builder.fadd(_unaligned(before, base[0].dtype), value)
+                value = builder.fadd(unaligned(before, base[0].dtype), value)
             place = _tile_address(context, builder, out, row, column, value.type)
-            _unaligned(builder.store(value, place), out[0].dtype)
+            unaligned(builder.store(value, place), out[0].dtype)
 
 
 def _tile_address(context: Any, builder: Any, place: Any, row: int, column: int, vector: Any) -> Any:
     kind, array, start, pitch = place
-    index = builder.add(_after(builder, start, row, pitch), ir.Constant(start.type, column * vector.count))
+    index = builder.add(after(builder, start, row, pitch), ir.Constant(start.type, column * vector.count))
     return address(context, builder, kind, array, index, vector)
-
-
-def _after(builder: Any, start: Any, count: int, step: Any) -> Any:
-    return builder.add(start, builder.mul(ir.Constant(start.type, count), step))

@@ -23,7 +23,7 @@ def test_a_square_of_lanes_is_turned_and_its_surroundings_left(dtype: Any, wide:
     from numba import njit
 
     from opgauge.ops._cpu.jit import storage
-    from opgauge.ops._cpu.tile.jit import LANES_BYTES, turn
+    from opgauge.ops._cpu.tile.jit_lanes import LANES_BYTES, turn
 
     lanes = LANES_BYTES // np.dtype(wide).itemsize
 

@@ -1,0 +1,191 @@
+"""Lanes: vectors of numbers in registers, loaded from flat arrays inside Numba kernels."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from llvmlite import ir
+from numba import njit, types
+from numba.core import cgutils
+from numba.extending import intrinsic, models, register_model
+
+from opgauge.ops._cpu.jit import address
+
+LANES_BYTES = 32
+"""Bytes of a `lanes` value."""
+
+
+class Lanes(types.Type):  # type: ignore[misc]  # numba is untyped
+    """A vector of numbers in a register."""
+
+    def __init__(self, dtype: Any) -> None:
+        self.dtype = dtype
+        super().__init__(name=f"Lanes({dtype})")
+
+
+@register_model(Lanes)
+class _LanesModel(models.PrimitiveModel):  # type: ignore[misc]
+    def __init__(self, manager: Any, kind: Any) -> None:
+        super().__init__(
+            manager, kind, vector_type(manager.lookup(kind.dtype).get_value_type(), kind.dtype, LANES_BYTES)
+        )
+
+
+def vector_type(element: Any, dtype: Any, nbytes: int) -> Any:
+    """LLVM's type of a vector of as many bytes."""
+    return ir.VectorType(element, nbytes * 8 // dtype.bitwidth)
+
+
+def unaligned(instruction: Any, dtype: Any) -> Any:
+    """The load or store, aligned to one element only."""
+    instruction.align = dtype.bitwidth // 8
+    return instruction
+
+
+def splat(builder: Any, value: Any, vector: Any) -> Any:
+    """A vector whose lanes all equal `value`."""
+    nothing = ir.Constant(vector, ir.Undefined)
+    first = builder.insert_element(nothing, value, ir.Constant(ir.IntType(32), 0))
+    return builder.shuffle_vector(first, nothing, ir.Constant(ir.VectorType(ir.IntType(32), vector.count), None))
+
+
+def fma(builder: Any, vector: Any, dtype: Any) -> Any:
+    """LLVM's fused multiply-add of vectors."""
+    kind = ir.FunctionType(vector, [vector] * 3)
+    name = f"llvm.fma.v{vector.count}f{dtype.bitwidth}"
+    return cgutils.get_or_insert_function(builder.module, kind, name)
+
+
+@intrinsic
+def load(typingctx: Any, array: Any, index: Any) -> Any:
+    """The lanes of a flat array from `index` on."""
+    del typingctx
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        kind, vector = signature.args[0], context.get_value_type(signature.return_type)
+        array, index = arguments
+        return unaligned(builder.load(address(context, builder, kind, array, index, vector)), kind.dtype)
+
+    return Lanes(array.dtype)(array, index), generate
+
+
+@intrinsic
+def store(typingctx: Any, array: Any, index: Any, value: Any) -> Any:
+    """Store lanes to a flat array from `index` on."""
+    del typingctx
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        array, index, value = arguments
+        kind = signature.args[0]
+        place = address(context, builder, kind, array, index, value.type)
+        unaligned(builder.store(value, place), kind.dtype)
+        return context.get_dummy_value()
+
+    return types.void(array, index, value), generate
+
+
+@intrinsic
+def spread(typingctx: Any, value: Any) -> Any:
+    """Lanes that all equal `value`."""
+    del typingctx
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        return splat(builder, arguments[0], context.get_value_type(signature.return_type))
+
+    return Lanes(value)(value), generate
+
+
+@intrinsic
+def multiply_add(typingctx: Any, first: Any, second: Any, addend: Any) -> Any:
+    """First times second plus addend, lane by lane."""
+    del typingctx
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        del context
+        return builder.call(fma(builder, arguments[0].type, signature.args[0].dtype), arguments)
+
+    return first(first, second, addend), generate
+
+
+@intrinsic
+def total(typingctx: Any, lanes: Any) -> Any:
+    """Sum of the lanes, by halves."""
+    del typingctx
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        del context, signature
+        (value,) = arguments
+        count = value.type.count
+        while count > 1:
+            count //= 2
+            halves = [
+                builder.shuffle_vector(value, value, ir.Constant(ir.VectorType(ir.IntType(32), count), list(part)))
+                for part in (range(count), range(count, 2 * count))
+            ]
+            value = builder.fadd(*halves)
+        return builder.extract_element(value, ir.Constant(ir.IntType(32), 0))
+
+    return lanes.dtype(lanes), generate
+
+
+@intrinsic
+def turn(typingctx: Any, given: Any, start: Any, pitch: Any, out: Any, out_start: Any, out_pitch: Any) -> Any:
+    """Transpose a square of lanes by lanes; 16-bit floats are widened.
+
+    Arrays are flat: out[out_start + j out_pitch + i] is given[start + i pitch + j].
+    """
+    del typingctx, start, pitch, out_start, out_pitch
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        given, start, pitch, out, out_start, out_pitch = arguments
+        source, target = signature.args[0], signature.args[3]
+        wide = vector_type(context.get_value_type(target.dtype), target.dtype, LANES_BYTES)
+        stored = ir.VectorType(context.get_value_type(source.dtype), wide.count)
+        rows = []
+        for row in range(wide.count):
+            place = address(context, builder, source, given, after(builder, start, row, pitch), stored)
+            rows.append(_widened(builder, source.dtype, unaligned(builder.load(place), source.dtype), wide))
+        for column, value in enumerate(_turned(builder, rows)):
+            place = address(context, builder, target, out, after(builder, out_start, column, out_pitch), wide)
+            unaligned(builder.store(value, place), target.dtype)
+        return context.get_dummy_value()
+
+    return types.void(given, types.intp, types.intp, out, types.intp, types.intp), generate
+
+
+def _widened(builder: Any, dtype: Any, value: Any, wide: Any) -> Any:
+    """`opgauge.ops._cpu.jit.widen` of a vector."""
+    if dtype == types.uint16:
+        return builder.fpext(builder.bitcast(value, ir.VectorType(ir.HalfType(), wide.count)), wide)
+    if dtype == types.int16:
+        bits = ir.VectorType(ir.IntType(32), wide.count)
+        return builder.bitcast(builder.shl(builder.zext(value, bits), ir.Constant(bits, [16] * wide.count)), wide)
+    return value
+
+
+def _turned(builder: Any, rows: list[Any]) -> list[Any]:
+    """Columns of a square of vectors, by recursive exchange of quarters."""
+    count, half = len(rows), len(rows) // 2
+    while half:
+        picked = [
+            [k if not k & half else count + k - half for k in range(count)],
+            [k + half if not k & half else count + k for k in range(count)],
+        ]
+        masks = [ir.Constant(ir.VectorType(ir.IntType(32), count), mask) for mask in picked]
+        for row in range(count):
+            if not row & half:
+                pair = rows[row], rows[row + half]
+                rows[row], rows[row + half] = (builder.shuffle_vector(*pair, mask) for mask in masks)
+        half //= 2
+    return rows
+
+
+@njit(error_model="numpy")
+def lanes_of(like: Any) -> int:
+    """Lanes per vector for elements of the array `like`."""
+    return int(LANES_BYTES // like.itemsize)
+
+
+def after(builder: Any, start: Any, count: int, step: Any) -> Any:
+    """`start + count step`."""
+    return builder.add(start, builder.mul(ir.Constant(start.type, count), step))
