@@ -26,7 +26,7 @@ SLOWDOWNS = (0.0, 0.03, 0.05, 0.1)
 
 
 class Setting(NamedTuple):
-    """What one run of the gate is to find. slowdown: planted share. is_busy: whether another process uses a CPU."""
+    """Conditions of one gate run. slowdown: planted share. is_busy: whether another process uses a CPU."""
 
     slowdown: float
     is_busy: bool
