@@ -1,19 +1,14 @@
-"""Cheats that touch what is not theirs: memory, the harness, the process and those who come after them."""
+"""Cheats that touch what is not theirs: memory, the harness and the process; `lasting` has those that leave traces."""
 
 from __future__ import annotations
 
 import ctypes
-import gc
-import locale
 import os
 import resource
 import signal
 import subprocess
 import sys
-import threading
 import time
-import warnings
-from contextlib import suppress
 from functools import partial
 from importlib import import_module
 from typing import Any
@@ -25,7 +20,6 @@ from opgauge.ops._core import registry
 from tests.cheats.catalogue import Run, cheat, write
 
 Arrays = dict[str, Any]
-SECONDS = 600
 
 
 def beyond(array: Any, nbytes: int) -> Any:
@@ -139,94 +133,10 @@ def limit_files(_: Arrays, __: Arrays) -> None:
     resource.setrlimit(resource.RLIMIT_NOFILE, (32, resource.getrlimit(resource.RLIMIT_NOFILE)[1]))
 
 
-def lower_recursion(_: Arrays, __: Arrays) -> None:
-    sys.setrecursionlimit(sys.getrecursionlimit() - 1)
-
-
-def least_recursion(_: Arrays, __: Arrays) -> None:
-    """Leaves as few frames as the interpreter accepts."""
-    limit = sys.getrecursionlimit()
-    try:
-        for less in range(limit, 0, -1):
-            sys.setrecursionlimit(less)
-    except RecursionError:
-        return
-
-
-def flush_to_zero(_: Arrays, __: Arrays) -> None:
-    """Sets flush-to-zero and denormals-are-zero, as -ffast-math does."""
-    library = ctypes.CDLL("libm.so.6")
-    environment = (ctypes.c_uint8 * 32)()
-    library.fegetenv(environment)
-    word = ctypes.cast(ctypes.addressof(environment) + 28, ctypes.POINTER(ctypes.c_uint32))
-    word[0] |= 0x8040
-    library.fesetenv(environment)
-
-
-def round_up(_: Arrays, __: Arrays) -> None:
-    ctypes.CDLL("libm.so.6").fesetround(0x800)
-
-
-def narrow_affinity(_: Arrays, __: Arrays) -> None:
-    os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:1])
-
-
-def lower_priority(_: Arrays, __: Arrays) -> None:
-    os.nice(1)
-
-
-def set_handler(_: Arrays, __: Arrays) -> None:
-    signal.signal(signal.SIGALRM, lambda *_: None)
-
-
-def stop_collecting(_: Arrays, __: Arrays) -> None:
-    gc.set_threshold(1)
-
-
-def set_variable(_: Arrays, __: Arrays) -> None:
-    os.environ["OMP_NUM_THREADS"] = "1"
-
-
-def change_folder(_: Arrays, __: Arrays) -> None:
-    os.chdir("/")
-
-
-def silence_numpy(_: Arrays, __: Arrays) -> None:
-    np.seterr(all="raise")
-
-
-def limit_numba(_: Arrays, __: Arrays) -> None:
-    import numba
-
-    numba.set_num_threads(1)
-
-
-def keep_thread(_: Arrays, __: Arrays) -> None:
-    """A thread that burns the processor after the call."""
-    end = time.monotonic() + SECONDS
-
-    def burn() -> None:
-        while time.monotonic() < end:
-            pass
-
-    threading.Thread(target=burn, daemon=True).start()
-
-
-def trace(_: Arrays, __: Arrays) -> None:
-    """Every later call is traced, and slower."""
-    sys.setprofile(lambda *_: None)
-
-
 def replace_numpy_function(_: Arrays, __: Arrays) -> None:
     """A function of NumPy that baselines use, and that stays replaced."""
     numpy: Any = np
     numpy.sum = partial(np.sum)
-
-
-def replace_module(_: Arrays, __: Arrays) -> None:
-    """Later imports find nothing."""
-    modules: dict[str, Any] = sys.modules
-    modules["json"] = None
 
 
 def replace_bound(_: Arrays, __: Arrays) -> None:
@@ -247,39 +157,6 @@ def replace_rival(_: Arrays, __: Arrays) -> None:
 def _slowed(function: Any, **given: Any) -> Any:
     time.sleep(1e-4)
     return function(**given)
-
-
-def add_collector_callback(_: Arrays, __: Arrays) -> None:
-    gc.callbacks.append(lambda *_: None)
-
-
-def start_timer(_: Arrays, __: Arrays) -> None:
-    """The process ends long after the call."""
-    signal.setitimer(signal.ITIMER_VIRTUAL, SECONDS)
-
-
-def turn_warnings_into_errors(_: Arrays, __: Arrays) -> None:
-    warnings.simplefilter("error")
-
-
-def change_locale(_: Arrays, __: Arrays) -> None:
-    locale.setlocale(locale.LC_ALL, "C.UTF-8" if locale.setlocale(locale.LC_ALL) == "C" else "C")
-
-
-def run_when_idle(_: Arrays, __: Arrays) -> None:
-    """The process gets what other processes leave."""
-    os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
-
-
-def profile_threads(_: Arrays, __: Arrays) -> None:
-    threading.setprofile(lambda *_: None)
-
-
-def monitor(_: Arrays, __: Arrays) -> None:
-    """Python's own events, which slow down every later call."""
-    with suppress(ValueError):
-        sys.monitoring.use_tool_id(4, "cheat")
-    sys.monitoring.set_events(4, sys.monitoring.events.PY_START)
 
 
 ACTS: dict[str, dict[str, Any]] = {
@@ -321,33 +198,6 @@ ACTS: dict[str, dict[str, Any]] = {
             close_standard_streams,
             replace_stream,
             limit_files,
-        )
-    },
-    "state left behind": {
-        act.__name__: act
-        for act in (
-            flush_to_zero,
-            round_up,
-            narrow_affinity,
-            lower_priority,
-            set_handler,
-            stop_collecting,
-            set_variable,
-            change_folder,
-            silence_numpy,
-            limit_numba,
-            keep_thread,
-            trace,
-            lower_recursion,
-            least_recursion,
-            replace_module,
-            add_collector_callback,
-            start_timer,
-            turn_warnings_into_errors,
-            change_locale,
-            run_when_idle,
-            profile_threads,
-            monitor,
         )
     },
 }

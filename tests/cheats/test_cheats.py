@@ -15,9 +15,11 @@ from tests.cheats.catalogue import CHEATS, Cheat, trial
 MODULES = (
     "numba",
     "tests.cheats.undone",
+    "tests.cheats.dropped",
     "tests.cheats.adaptive",
     "tests.cheats.inventive",
     "tests.cheats.mischief",
+    "tests.cheats.lasting",
     "tests.cheats.on_device",
 )
 SPREADING = ("process", "state left behind", "changing inputs")

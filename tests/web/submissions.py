@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 from fastapi.testclient import TestClient
+from sqlalchemy import func, select
 
 from opgauge.harness.report.export import whole_run
 from opgauge.harness.result.ceilings import Ceilings
@@ -42,3 +43,26 @@ def bearer(client: TestClient, scope: Scope = Scope.SUBMIT, name: str = "") -> d
     """Headers with a new token."""
     secret = create_token(store_of(client).engine, name or f"t-{uuid.uuid4().hex[:8]}", scope)
     return {"Authorization": f"Bearer {secret}"}
+
+
+API = "/api/v1"
+
+
+def put(client: TestClient, run: dict[str, Any], headers: dict[str, str], path: str = "", code: int = 201) -> Any:
+    """Send a run or a part."""
+    answer = client.put(f"{API}/runs/{run['run']['id']}{path}", json=run, headers=headers)
+    assert answer.status_code == code, answer.text[:300]
+    return answer.json()
+
+
+def count(client: TestClient, row: Any) -> int:
+    """Rows of a table."""
+    with store_of(client).engine.connect() as connection:
+        return connection.execute(select(func.count()).select_from(row)).scalar() or 0
+
+
+def seen(client: TestClient, run: dict[str, Any]) -> bool:
+    """Whether anybody can see the run."""
+    found = bool(client.get(f"{API}/runs/{run['run']['id']}").status_code == 200)
+    assert found == (run["run"]["id"] in [one.id for one in store_of(client).runs(limit=100)])
+    return found

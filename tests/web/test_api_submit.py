@@ -3,57 +3,21 @@
 from __future__ import annotations
 
 import copy
-import dataclasses
 import gzip
 import io
 import json
-import subprocess
-import sys
 import uuid
-import zlib
-from collections.abc import AsyncIterator, Iterator
-from concurrent.futures import ThreadPoolExecutor
-from importlib import import_module
-from pathlib import Path
-from typing import Any
 
 import pytest
-from fastapi import Request
 from fastapi.testclient import TestClient
-from sqlalchemy import Engine, func, select
 
 from opgauge.harness.scope import Scope
-from opgauge.harness.settings import ROOT
-from opgauge.harness.store import Store, bulk
+from opgauge.harness.store import bulk
 from opgauge.harness.store.audit import list_audit
 from opgauge.harness.store.tables import PartRow, ResultRow
 from opgauge.harness.store.tokens import create_token
 from opgauge.web import body
-from tests.databases import database
-from tests.web.dataset import RUNS
-from tests.web.submissions import a_run, bearer, store_of
-
-API = "/api/v1"
-
-
-def put(client: TestClient, run: dict[str, Any], headers: dict[str, str], path: str = "", code: int = 201) -> Any:
-    """Send a run or a part."""
-    answer = client.put(f"{API}/runs/{run['run']['id']}{path}", json=run, headers=headers)
-    assert answer.status_code == code, answer.text[:300]
-    return answer.json()
-
-
-def count(client: TestClient, row: Any) -> int:
-    """Rows of a table."""
-    with store_of(client).engine.connect() as connection:
-        return connection.execute(select(func.count()).select_from(row)).scalar() or 0
-
-
-def seen(client: TestClient, run: dict[str, Any]) -> bool:
-    """Whether anybody can see the run."""
-    found = bool(client.get(f"{API}/runs/{run['run']['id']}").status_code == 200)
-    assert found == (run["run"]["id"] in [one.id for one in store_of(client).runs(limit=100)])
-    return found
+from tests.web.submissions import API, a_run, bearer, count, put, seen, store_of
 
 
 def test_a_run_is_sent_once(writable: TestClient) -> None:
@@ -151,67 +115,6 @@ def test_a_failing_database_leaves_nothing(writable: TestClient, monkeypatch: py
     assert seen(writable, run)
 
 
-def test_zip_bombs_are_refused(writable: TestClient, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A small body that unpacks to a huge one is given up at the limit; so are nested members and lying lengths."""
-    monkeypatch.setattr(body, "SENT_BYTES", 100_000)
-    monkeypatch.setattr(body, "UNPACKED_BYTES", 1 << 20)
-    headers = bearer(writable) | {"Content-Encoding": "gzip"}
-    address = f"{API}/runs/{uuid.uuid4()}"
-    bomb = gzip.compress(b" " * (50 << 20), 9)
-    many = gzip.compress(b" " * 1000, 9) * 2000
-    for content in (bomb, many):
-        assert len(content) < 100_000
-        assert writable.put(address, content=content, headers=headers).status_code == 413
-    assert writable.put(address, content=b"x" * 100_001, headers=headers).status_code == 413
-
-    def stream() -> Iterator[bytes]:
-        for _ in range(1000):
-            yield b"x" * 1000
-
-    assert writable.put(address, content=stream(), headers=headers).status_code == 413
-
-
-def test_unpacking_is_exact() -> None:
-    """Whatever gzip packs is unpacked; what is cut, or no gzip, is refused."""
-    from fastapi import HTTPException
-
-    for size in (0, 1, 100, body._STEP, body._STEP + 1, 3 * body._STEP):
-        text = bytes(size)
-        assert body.unpack(gzip.compress(text)) == text
-    for wrong in (b"x", gzip.compress(b"abc")[:-1], gzip.compress(b"abc") + b"x", zlib.compress(b"abc"), b"\x1f\x8b"):
-        with pytest.raises(HTTPException) as caught:
-            body.unpack(wrong)
-        assert caught.value.status_code == 400
-
-
-@pytest.mark.parametrize(
-    ("content", "code"),
-    [
-        (b"", 422),
-        (b"null", 422),
-        (b"[]", 422),
-        (b"\xff\xfe", 422),
-        (b"[" * 100_000, 422),
-        (b'{"a":' * 50_000, 422),
-        (b"1" * 100_000, 422),
-        (b"[1e999]", 422),
-        (b"[NaN]", 422),
-        (b'{"opgauge":1,"run":{},"ceilings":[],"results":[]}', 422),
-        (b'{"opgauge":1,"opgauge":2}', 422),
-        (b'"\\ud800"', 422),
-    ],
-)
-def test_malformed_bodies_are_refused(writable: TestClient, content: bytes, code: int) -> None:
-    """Whatever is no run gets one message and no 500."""
-    headers = bearer(writable)
-    for path in ("", "/parts/0"):
-        answer = writable.put(f"{API}/runs/{uuid.uuid4()}{path}", content=content, headers=headers)
-        assert answer.status_code == code, answer.text
-        assert set(answer.json()) == {"detail"}
-        assert len(answer.text) < 2000
-    assert len(store_of(writable).runs(limit=100)) == RUNS
-
-
 def test_other_wrong_requests(writable: TestClient) -> None:
     """Encodings, addresses and numbers that are not allowed have a code of their own."""
     run, headers = a_run(), bearer(writable)
@@ -239,75 +142,6 @@ def test_hostile_names_come_back_as_they_are(writable: TestClient) -> None:
     picture = writable.get(f"{API}/cases/{found['case_id']}/badge.svg").text
     assert "<script" not in picture
     assert "\u202e" not in picture
-
-
-def test_no_body_is_read_without_a_token(writable: TestClient) -> None:
-    """Who has none is refused before the body is looked at, on every route that takes one."""
-    address = f"{API}/runs/{uuid.uuid4()}"
-    received: list[int] = []
-    real = Request.stream
-
-    async def watched(self: Request) -> AsyncIterator[bytes]:
-        async for piece in real(self):
-            received.append(len(piece))
-            yield piece
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Request, "stream", watched)
-        for method, path in (("PUT", ""), ("PUT", "/parts/0"), ("POST", "/finish")):
-            answer = writable.request(method, address + path, content=b"[" * 100_000)
-            assert answer.status_code == 401, (method, path)
-    assert received == []
-
-
-def test_bodies_together_are_bounded(writable: TestClient, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is being received counts until it is read: 503 beyond the bound, and nothing stays counted."""
-    run, headers = a_run(), bearer(writable)
-    with monkeypatch.context() as patch:
-        patch.setattr(body, "HELD_BYTES", 100)
-        answer = writable.put(f"{API}/runs/{run['run']['id']}", json=run, headers=headers)
-    assert (answer.status_code, answer.headers["retry-after"]) == (503, "5")
-    assert body.Body.held == 0
-    put(writable, run, headers)
-    assert body.Body.held == 0
-
-
-def test_a_run_of_many_parts_is_bounded(writable: TestClient, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Parts that are too large together are refused when they should be joined, and can be dropped."""
-    run, headers = a_run(), bearer(writable)
-    put(writable, run, headers, "/parts/0")
-    # web.api.submit is the router
-    monkeypatch.setattr(import_module("opgauge.web.api.submit"), "RUN_BYTES", 1000)
-    address = f"{API}/runs/{run['run']['id']}"
-    assert writable.post(f"{address}/finish", json={"parts": 1}, headers=headers).status_code == 413
-    assert not seen(writable, run)
-    assert writable.delete(f"{address}/parts", headers=headers).status_code == 204
-
-
-@pytest.mark.parametrize("replaced", [False, True])
-def test_parts_that_change_while_they_are_joined(
-    writable: TestClient, monkeypatch: pytest.MonkeyPatch, replaced: bool
-) -> None:
-    """Another push of the run drops the parts, and sends others, after they were counted: 409, and no half run."""
-    run, headers = a_run(6), bearer(writable)
-    pieces = [run | {"results": run["results"][start : start + 3]} for start in (0, 3)]
-    for number, piece in enumerate(pieces):
-        put(writable, piece, headers, f"/parts/{number}")
-    address = f"{API}/runs/{run['run']['id']}"
-    real = bulk.part_body
-
-    def late(engine: Engine, part: bulk.SubmissionPart) -> bytes:
-        if part.number == 1:
-            bulk.drop_parts(engine, part.run)
-            if replaced:
-                other = json.dumps(run | {"results": run["results"][5:]}).encode()
-                bulk.add_part(engine, dataclasses.replace(part, digest="other"), gzip.compress(other))
-        return real(engine, part)
-
-    monkeypatch.setattr(bulk, "part_body", late)
-    answer = writable.post(f"{address}/finish", json={"parts": 2}, headers=headers)
-    assert (answer.status_code, "dropped meanwhile" in answer.text) == (409, True)
-    assert not seen(writable, run)
 
 
 def test_a_late_part_of_a_whole_run_is_not_kept(writable: TestClient) -> None:
@@ -410,74 +244,6 @@ def test_a_token_of_a_project_submits_to_that_project_only(writable: TestClient)
     run = a_run()
     run["run"]["environment"]["soft"]["project"] = "kernels"
     put(writable, run, headers)
-
-
-def test_many_send_the_same_run_at_once(writable: TestClient) -> None:
-    """One of them enters it, the others are told that it is there; so it is with runs that share new cases."""
-    run, headers = a_run(), bearer(writable)
-    before = count(writable, ResultRow)
-    with ThreadPoolExecutor(6) as pool:
-        answers = list(
-            pool.map(lambda _: writable.put(f"{API}/runs/{run['run']['id']}", json=run, headers=headers), range(6))
-        )
-    assert sorted(answer.status_code for answer in answers) == [200] * 5 + [201]
-    assert count(writable, ResultRow) == before + 6
-
-
-def test_processes_enter_runs_at_once(filled: str, tmp_path: Path) -> None:
-    """Processes that enter the same runs and cases in other orders wait for each other; every run is there, whole."""
-    runs = [a_run() for _ in range(4)]
-    for number, run in enumerate(runs):
-        for result in run["results"]:
-            result["trial"]["case"]["note"] = "new"  # a case that is not there yet
-        if number % 2:
-            run["results"].reverse()
-    code = """
-import json, sys
-from opgauge.harness.store import Store, bulk
-from opgauge.harness.result.submission import read_submission
-runs = [read_submission(run) for run in json.load(sys.stdin)]
-with Store.open(sys.argv[1]) as store:
-    print(sum(bulk.add_run(store.engine, run) == 'created' for run in runs))
-"""
-    with database(tmp_path, filled) as url:
-        started = []
-        for order in (runs, runs[::-1], runs[1:]):
-            command = [sys.executable, "-c", code, url]
-            process = subprocess.Popen(command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-            assert process.stdin is not None
-            process.stdin.write(json.dumps(order))
-            process.stdin.close()
-            started.append(process)
-        entered = []
-        for process in started:
-            assert process.stdout is not None
-            entered.append(int(process.stdout.read()))
-            process.stdout.close()
-            assert process.wait() == 0
-        assert sum(entered) == 4
-        with Store.open(url) as store:
-            assert [len(store.results(run["run"]["id"])) for run in runs] == [6] * 4
-
-
-def test_a_deadlock_is_tried_again(writable: TestClient, monkeypatch: pytest.MonkeyPatch) -> None:
-    """PostgreSQL ends one of two transactions that wait for each other: it is done again, and nobody is told."""
-    from sqlalchemy.exc import OperationalError
-
-    class DeadlockError(Exception):
-        sqlstate = bulk.DEADLOCK
-
-    real, calls = bulk._enter_cases, []
-
-    def first_fails(*arguments: Any) -> dict[str, int]:
-        calls.append(1)
-        if len(calls) == 1:
-            raise OperationalError("INSERT", {}, DeadlockError())
-        return real(*arguments)
-
-    monkeypatch.setattr(bulk, "_enter_cases", first_fails)
-    put(writable, a_run(), bearer(writable))
-    assert len(calls) == 2
 
 
 def test_a_body_is_packed_once() -> None:

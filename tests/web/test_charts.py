@@ -12,7 +12,7 @@ from fastapi.testclient import TestClient
 
 from opgauge.web.charts import literal, unit_of
 from tests.web.dataset import HOSTILE
-from tests.web.test_pages import addresses
+from tests.web.reading_pages import addresses
 
 
 def test_every_figure_is_one_that_plotly_knows(client: TestClient) -> None:

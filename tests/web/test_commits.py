@@ -24,7 +24,7 @@ from opgauge.web.history import corrected_dates
 from opgauge.web.regression import known_regressions
 from tests.databases import database
 from tests.web.dataset import HARD, HOSTILE, RUNS, START, STEP_AT
-from tests.web.test_pages import case_id, reader_of
+from tests.web.reading_pages import case_id, reader_of
 
 FORGE = "https://forge.example/kernels/commit/{sha}"
 STEPPED = "seed-1[float32,porder=2]"

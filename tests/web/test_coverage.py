@@ -7,7 +7,7 @@ import re
 
 from fastapi.testclient import TestClient
 
-from tests.web.test_pages import text_of
+from tests.web.reading_pages import text_of
 from tests.web.test_roofline import TIMES, a_run
 
 

@@ -1,92 +1,21 @@
-"""Pages: every one with data and without, filters, escaping, headers, errors; acknowledging."""
+"""Pages: every one with data and without, filters, escaping, headers, errors."""
 
 from __future__ import annotations
 
-import csv
-import io
-import json
-import math
 import re
-from datetime import UTC, datetime, timedelta
-from html import unescape
-from pathlib import Path
-from urllib.parse import urlencode
+from datetime import UTC, datetime
 from xml.etree import ElementTree as ET
 
 import numpy as np
 import pytest
-from fastapi import FastAPI
 from fastapi.testclient import TestClient
 
-from opgauge.harness.gate.waiver import load_waivers
-from opgauge.harness.report.export import as_csv, as_json, records, whole_run
 from opgauge.harness.result.result import Environment
-from opgauge.harness.result.submission import read_submission
-from opgauge.harness.scope import Scope
 from opgauge.harness.settings import Settings
-from opgauge.harness.store import Store, acknowledgements, self_tests
-from opgauge.harness.store.tokens import create_token
+from opgauge.harness.store import Store, self_tests
 from opgauge.web.app import create_app
-from opgauge.web.reader import Reader
-from opgauge.web.regression import known_regressions
-from opgauge.web.table import written
 from tests.web.dataset import HOSTILE
-
-PLAIN = (
-    "/",
-    "/ops",
-    "/devices",
-    "/roofline",
-    "/coverage",
-    "/runs",
-    "/compare",
-    "/regressions",
-    "/regressions.atom",
-    "/trust",
-)
-
-
-def reader_of(client: TestClient) -> Reader:
-    """What the app of a client reads through."""
-    app = client.app
-    assert isinstance(app, FastAPI)
-    found: Reader = app.state.reader
-    return found
-
-
-def case_id(client: TestClient, name: str) -> str:
-    """The id of the case called so."""
-    return next(case.case_id for case in reader_of(client).recent().cases.values() if case.name == name)
-
-
-def regression_key(client: TestClient, kind: str) -> str:
-    """The key of an open regression."""
-    return next(one.key for one in known_regressions(reader_of(client)) if one.kind == kind and one.state == "open")
-
-
-def addresses(client: TestClient) -> list[str]:
-    """A page of each kind, with data."""
-    reader = reader_of(client)
-    runs = reader.runs()
-    return [
-        *PLAIN,
-        "/ops/p_norm",
-        "/ops/flatten",
-        *(f"/cases/{one.case_id}" for one in reader.recent().cases.values()),
-        *(f"/regressions/{one.key}" for one in known_regressions(reader)),
-        f"/runs/{runs[0].id}",
-        f"/roofline?run={runs[1].id}",
-        f"/compare?base={runs[1].id[:8]}&head={runs[0].id[:8]}",
-        f"/compare?base={runs[9].id[:8]}&head={runs[1].id[:8]}&head={runs[0].id[:8]}",
-        "/devices?op=lerp",
-        f"/compare?base={runs[9].id[:8]}&head={runs[0].id[:8]}&base_device=cpu&head_device=cuda:0",
-    ]
-
-
-def text_of(html: str) -> str:
-    """A page without its tags and scripts."""
-    bare = re.sub(r"<script.*?</script>", " ", html, flags=re.DOTALL)
-    return " ".join(unescape(re.sub(r"<[^>]+>", " ", bare)).split())
+from tests.web.reading_pages import PLAIN, addresses, case_id, reader_of, text_of
 
 
 def test_every_page_answers_with_data(client: TestClient) -> None:
@@ -225,52 +154,6 @@ def test_run_page_gives_reasons_and_files(client: TestClient) -> None:
     )
 
 
-def cells_of(table: str) -> list[list[str | float]]:
-    """The cells of a table, numbers as such: 1e-6 and 1e-06 are the same."""
-
-    def read(cell: str) -> str | float:
-        try:
-            return float(cell)
-        except ValueError:
-            return cell
-
-    return [[read(cell) for cell in line] for line in csv.reader(io.StringIO(table))]
-
-
-def test_a_table_is_that_of_the_results(client: TestClient) -> None:
-    """Written past results, yet the same to the last cell: failures, profiles, hostile names."""
-    reader = reader_of(client)
-    with Store.open(str(reader.engine.url)) as store:
-        for info in (reader.runs()[0], reader.runs()[-1]):
-            found = as_csv(records(store.find_run(info.id), store.results(info.id), reader.ceilings(info)))
-            table = client.get(f"/runs/{info.id}/export.csv").text
-            assert cells_of(table) == cells_of(found)
-            assert table.count('"') == found.count('"')
-
-
-def test_numbers_of_a_table_are_those_of_csv() -> None:
-    """Nothing for what is not known, truths and infinities as Python writes them, every number to the last digit."""
-    rows = [(None, True, False, math.inf, math.nan, 1e-7, 0.1 + 0.2, 2**62), (1, None, None, 1e22, 5e-324, 0.5, -1, 0)]
-    first, second = (next(csv.reader([line])) for line in written(rows))
-    assert first[:5] == ["", "True", "False", "inf", "nan"]
-    assert [float(cell) for cell in first[5:7]] == [1e-7, 0.1 + 0.2]
-    assert first[7] == str(2**62)
-    assert second[1:3] == ["", ""]
-    assert [float(cell) for cell in second[3:5]] == [1e22, 5e-324]
-    assert written([]) == []
-
-
-def test_an_exported_run_is_what_the_store_gives(client: TestClient) -> None:
-    """Written past results, yet the same: samples, checks, profiles, failures, and it is read again."""
-    reader = reader_of(client)
-    with Store.open(str(reader.engine.url)) as store:
-        for info in (reader.runs()[0], reader.runs()[-1]):
-            run, results = store.find_run(info.id), store.results(info.id, samples=True)
-            exported = client.get(f"/runs/{info.id}/export.json").json()
-            assert exported == json.loads(as_json(whole_run(run, results, store.ceilings(info.id))))
-            assert len(read_submission(exported).results) == len(results)
-
-
 def test_compare_takes_runs_commits_and_branches(client: TestClient) -> None:
     """Verdicts with reasons come before the environment; unknown names are reported."""
     newest, before = reader_of(client).runs()[:2]
@@ -323,73 +206,6 @@ def test_the_feed_is_atom(client: TestClient) -> None:
     assert len(feed.findall("{http://www.w3.org/2005/Atom}entry")) == 3
 
 
-def acknowledgement(**changed: str) -> str:
-    """A filled form."""
-    until = (datetime.now(UTC).date() + timedelta(days=9)).isoformat()
-    form = {"owner": "Ada", "reason": f"wider: {HOSTILE}", "until": until, "expected": "1.25", "token": ""}
-    return urlencode({**form, **changed})
-
-
-def post(client: TestClient, key: str, body: str) -> tuple[int, str]:
-    """Send the form."""
-    headers = {"Content-Type": "application/x-www-form-urlencoded"}
-    answer = client.post(f"/regressions/{key}", content=body, headers=headers)
-    return answer.status_code, answer.text
-
-
-def test_acknowledging_without_a_token_only_writes_the_waiver(
-    writable: TestClient, tmp_path_factory: pytest.TempPathFactory
-) -> None:
-    """The YAML is one that the gate reads; nothing is stored."""
-    key = regression_key(writable, "slower")
-    status, body = post(writable, key, acknowledgement())
-    assert status == 200
-    found = re.search(r'<pre[^>]*id="waiver"><code>(.*?)</code>', body, flags=re.DOTALL)
-    assert found is not None
-    path = tmp_path_factory.mktemp("waivers") / "waivers.yaml"
-    path.write_text("waivers:\n" + unescape(found.group(1)), encoding="utf-8")
-    (waiver,) = load_waivers(path)
-    assert (waiver.owner, waiver.reason, waiver.expected_ratio) == ("Ada", f"wider: {HOSTILE}", 1.25)
-    assert acknowledgements.list_acknowledgements(reader_of(writable).engine) == []
-
-
-def test_acknowledging_with_a_token_is_seen_by_all(writable: TestClient) -> None:
-    """The regression is acknowledged, with name, reason and day; a second look says so."""
-    key = regression_key(writable, "slower")
-    secret = create_token(reader_of(writable).engine, "ada", Scope.ACK)
-    status, body = post(writable, key, acknowledgement(token=secret))
-    assert status == 200
-    assert "acknowledged" in text_of(body)
-    assert writable.get("/regressions?state=acknowledged").text.count('<th scope="row">') == 1
-    assert "confirmed regression" in text_of(writable.get("/").text)
-
-
-WAIVERS = """
-waivers:
-  - {cases: "p_norm/*", device: "cuda*", owner: Grace, until: 2999-12-31, expected_ratio: 1.3,
-     reason: "wider <b>sums</b>"}
-  - {cases: lerp, owner: Ada, reason: long ago, until: 2020-01-01, verdicts: [slower, broken]}
-"""
-
-
-def test_the_waiver_file_counts_and_is_shown(filled_file: Path, tmp_path: Path) -> None:
-    """What it excuses is acknowledged, by its owner; what has expired says so and excuses nothing; a change is seen."""
-    path = tmp_path / "waivers.yaml"
-    path.write_text(WAIVERS, encoding="utf-8")
-    with TestClient(create_app(Settings(database=f"sqlite:///{filled_file}"), waivers=path)) as client:
-        found = {one.kind: one.state for one in known_regressions(reader_of(client)) if one.state != "fixed"}
-        assert found == {"slower": "acknowledged", "broken": "open"}
-        page = client.get("/regressions").text
-        assert "wider &lt;b&gt;sums" in page
-        for word in ("Grace, until 2999-12-31", "waiver file", "expired", "+30.0 %"):
-            assert word in text_of(page)
-        key = next(one.key for one in known_regressions(reader_of(client)) if one.state == "acknowledged")
-        assert "Grace" in text_of(client.get(f"/regressions/{key}").text)
-        path.write_text("waivers: [{cases: x}]", encoding="utf-8")
-        assert "has no owner" in text_of(client.get("/regressions").text)
-        assert {one.state for one in known_regressions(reader_of(client))} == {"open", "fixed"}
-
-
 def test_a_run_of_one_case_hides_no_other(writable: TestClient) -> None:
     """Overview and op page have each case by the latest run that has it."""
     from tests.web.dataset import HARD, results
@@ -403,26 +219,6 @@ def test_a_run_of_one_case_hides_no_other(writable: TestClient) -> None:
     assert writable.get("/ops/p_norm?device=all").text.count('<th scope="row">') == 8
     assert run[:8] in writable.get("/ops/p_norm").text
     assert "14 cases in the latest runs" in text_of(writable.get("/").text)
-
-
-def test_acknowledging_needs_a_good_token_and_a_good_form(writable: TestClient) -> None:
-    """Wrong tokens, tokens of another scope, days that have passed, odd ratios and other bodies change nothing."""
-    key = regression_key(writable, "slower")
-    engine = reader_of(writable).engine
-    submit = create_token(engine, "ci", Scope.SUBMIT)
-    assert post(writable, key, acknowledgement(token="opg_wrong"))[0] == 401  # noqa: S106
-    assert post(writable, key, acknowledgement(token=submit))[0] == 403
-    for changed in (
-        {"until": "2020-01-01"},
-        {"until": "soon"},
-        {"owner": " "},
-        {"expected": "-1"},
-        {"expected": "inf"},
-    ):
-        assert post(writable, key, acknowledgement(**changed))[0] == 422
-    assert writable.post(f"/regressions/{key}", json={}).status_code == 415
-    assert post(writable, key, "owner=" + "x" * 20_000)[0] == 413
-    assert acknowledgements.list_acknowledgements(engine) == []
 
 
 @pytest.mark.parametrize(

@@ -15,8 +15,8 @@ from fastapi.testclient import TestClient
 from opgauge.harness.result.ceilings import Ceilings
 from opgauge.harness.result.result import Check, Environment, Measurement, Result, Status, Trial
 from tests.web.dataset import HARD, HOSTILE, shapes
+from tests.web.reading_pages import reader_of, text_of
 from tests.web.submissions import store_of
-from tests.web.test_pages import reader_of, text_of
 
 TIMES = {"optimized": 1000.0, "torch": 4000.0}
 GPU = Ceilings("cuda:0", 2000.0, 2000.0, {"float32": 50_000.0, "float16": 900_000.0}, 2000.0)

@@ -19,7 +19,7 @@ from opgauge.web.rows import devices_of, latest_rows
 from opgauge.web.side_by_side import side_by_side
 from opgauge.web.trends import op_trend, resource_figures
 from tests.web.dataset import REPAIR_FROM, REPAIRED_AT
-from tests.web.test_pages import case_id, reader_of, text_of
+from tests.web.reading_pages import case_id, reader_of, text_of
 
 
 def gpu(client: TestClient) -> str:

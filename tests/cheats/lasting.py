@@ -1,0 +1,166 @@
+"""Cheats that change the state of the process, and leave it so for those that come after them."""
+
+from __future__ import annotations
+
+import ctypes
+import gc
+import locale
+import os
+import signal
+import sys
+import threading
+import time
+import warnings
+from contextlib import suppress
+from typing import Any
+
+import numpy as np
+
+from tests.cheats.mischief import Arrays, misbehaves
+
+SECONDS = 600
+"""Longer than a trial takes."""
+
+
+def lower_recursion(_: Arrays, __: Arrays) -> None:
+    sys.setrecursionlimit(sys.getrecursionlimit() - 1)
+
+
+def least_recursion(_: Arrays, __: Arrays) -> None:
+    """Leaves as few frames as the interpreter accepts."""
+    limit = sys.getrecursionlimit()
+    try:
+        for less in range(limit, 0, -1):
+            sys.setrecursionlimit(less)
+    except RecursionError:
+        return
+
+
+def flush_to_zero(_: Arrays, __: Arrays) -> None:
+    """Sets flush-to-zero and denormals-are-zero, as -ffast-math does."""
+    library = ctypes.CDLL("libm.so.6")
+    environment = (ctypes.c_uint8 * 32)()
+    library.fegetenv(environment)
+    word = ctypes.cast(ctypes.addressof(environment) + 28, ctypes.POINTER(ctypes.c_uint32))
+    word[0] |= 0x8040
+    library.fesetenv(environment)
+
+
+def round_up(_: Arrays, __: Arrays) -> None:
+    ctypes.CDLL("libm.so.6").fesetround(0x800)
+
+
+def narrow_affinity(_: Arrays, __: Arrays) -> None:
+    os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:1])
+
+
+def lower_priority(_: Arrays, __: Arrays) -> None:
+    os.nice(1)
+
+
+def set_handler(_: Arrays, __: Arrays) -> None:
+    signal.signal(signal.SIGALRM, lambda *_: None)
+
+
+def stop_collecting(_: Arrays, __: Arrays) -> None:
+    gc.set_threshold(1)
+
+
+def set_variable(_: Arrays, __: Arrays) -> None:
+    os.environ["OMP_NUM_THREADS"] = "1"
+
+
+def change_folder(_: Arrays, __: Arrays) -> None:
+    os.chdir("/")
+
+
+def silence_numpy(_: Arrays, __: Arrays) -> None:
+    np.seterr(all="raise")
+
+
+def limit_numba(_: Arrays, __: Arrays) -> None:
+    import numba
+
+    numba.set_num_threads(1)
+
+
+def keep_thread(_: Arrays, __: Arrays) -> None:
+    """A thread that burns the processor after the call."""
+    end = time.monotonic() + SECONDS
+
+    def burn() -> None:
+        while time.monotonic() < end:
+            pass
+
+    threading.Thread(target=burn, daemon=True).start()
+
+
+def trace(_: Arrays, __: Arrays) -> None:
+    """Every later call is traced, and slower."""
+    sys.setprofile(lambda *_: None)
+
+
+def replace_module(_: Arrays, __: Arrays) -> None:
+    """Later imports find nothing."""
+    modules: dict[str, Any] = sys.modules
+    modules["json"] = None
+
+
+def add_collector_callback(_: Arrays, __: Arrays) -> None:
+    gc.callbacks.append(lambda *_: None)
+
+
+def start_timer(_: Arrays, __: Arrays) -> None:
+    """The process ends long after the call."""
+    signal.setitimer(signal.ITIMER_VIRTUAL, SECONDS)
+
+
+def turn_warnings_into_errors(_: Arrays, __: Arrays) -> None:
+    warnings.simplefilter("error")
+
+
+def change_locale(_: Arrays, __: Arrays) -> None:
+    locale.setlocale(locale.LC_ALL, "C.UTF-8" if locale.setlocale(locale.LC_ALL) == "C" else "C")
+
+
+def run_when_idle(_: Arrays, __: Arrays) -> None:
+    """The process gets what other processes leave."""
+    os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
+
+
+def profile_threads(_: Arrays, __: Arrays) -> None:
+    threading.setprofile(lambda *_: None)
+
+
+def monitor(_: Arrays, __: Arrays) -> None:
+    """Python's own events, which slow down every later call."""
+    with suppress(ValueError):
+        sys.monitoring.use_tool_id(4, "cheat")
+    sys.monitoring.set_events(4, sys.monitoring.events.PY_START)
+
+
+for _act in (
+    flush_to_zero,
+    round_up,
+    narrow_affinity,
+    lower_priority,
+    set_handler,
+    stop_collecting,
+    set_variable,
+    change_folder,
+    silence_numpy,
+    limit_numba,
+    keep_thread,
+    trace,
+    lower_recursion,
+    least_recursion,
+    replace_module,
+    add_collector_callback,
+    start_timer,
+    turn_warnings_into_errors,
+    change_locale,
+    run_when_idle,
+    profile_threads,
+    monitor,
+):
+    misbehaves("state left behind", _act.__name__, _act)

@@ -1,0 +1,62 @@
+"""Tables of results on pages, and the exports that they equal."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import math
+
+from fastapi.testclient import TestClient
+
+from opgauge.harness.report.export import as_csv, as_json, records, whole_run
+from opgauge.harness.result.submission import read_submission
+from opgauge.harness.store import Store
+from opgauge.web.table import written
+from tests.web.reading_pages import reader_of
+
+
+def cells_of(table: str) -> list[list[str | float]]:
+    """The cells of a table, numbers as such: 1e-6 and 1e-06 are the same."""
+
+    def read(cell: str) -> str | float:
+        try:
+            return float(cell)
+        except ValueError:
+            return cell
+
+    return [[read(cell) for cell in line] for line in csv.reader(io.StringIO(table))]
+
+
+def test_a_table_is_that_of_the_results(client: TestClient) -> None:
+    """Written past results, yet the same to the last cell: failures, profiles, hostile names."""
+    reader = reader_of(client)
+    with Store.open(str(reader.engine.url)) as store:
+        for info in (reader.runs()[0], reader.runs()[-1]):
+            found = as_csv(records(store.find_run(info.id), store.results(info.id), reader.ceilings(info)))
+            table = client.get(f"/runs/{info.id}/export.csv").text
+            assert cells_of(table) == cells_of(found)
+            assert table.count('"') == found.count('"')
+
+
+def test_numbers_of_a_table_are_those_of_csv() -> None:
+    """Nothing for what is not known, truths and infinities as Python writes them, every number to the last digit."""
+    rows = [(None, True, False, math.inf, math.nan, 1e-7, 0.1 + 0.2, 2**62), (1, None, None, 1e22, 5e-324, 0.5, -1, 0)]
+    first, second = (next(csv.reader([line])) for line in written(rows))
+    assert first[:5] == ["", "True", "False", "inf", "nan"]
+    assert [float(cell) for cell in first[5:7]] == [1e-7, 0.1 + 0.2]
+    assert first[7] == str(2**62)
+    assert second[1:3] == ["", ""]
+    assert [float(cell) for cell in second[3:5]] == [1e22, 5e-324]
+    assert written([]) == []
+
+
+def test_an_exported_run_is_what_the_store_gives(client: TestClient) -> None:
+    """Written past results, yet the same: samples, checks, profiles, failures, and it is read again."""
+    reader = reader_of(client)
+    with Store.open(str(reader.engine.url)) as store:
+        for info in (reader.runs()[0], reader.runs()[-1]):
+            run, results = store.find_run(info.id), store.results(info.id, samples=True)
+            exported = client.get(f"/runs/{info.id}/export.json").json()
+            assert exported == json.loads(as_json(whole_run(run, results, store.ceilings(info.id))))
+            assert len(read_submission(exported).results) == len(results)
