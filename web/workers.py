@@ -24,7 +24,7 @@ from fastapi import FastAPI
 from uvicorn.supervisors import Multiprocess
 
 from opgauge.harness.settings import Settings, load_settings, tell_workers, worker_orders
-from opgauge.harness.store.bulk import TURNS
+from opgauge.harness.store.writer_lock import WRITER
 from opgauge.web.app import create_app
 from opgauge.web.cache import WriteSignal
 from opgauge.web.connections import protocol_options, raise_file_limit
@@ -150,7 +150,7 @@ def worker() -> FastAPI:
         waivers=Path(given.waivers),
         writes=WriteSignal(Path(given.writes)),
     )
-    TURNS.share(Path(given.turns))
+    WRITER.share(Path(given.turns))
     app.add_middleware(ConnectionSharing)
     Thread(target=_end_after, args=(given.parent,), daemon=True).start()
     return _preloaded(app)

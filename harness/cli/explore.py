@@ -90,7 +90,6 @@ def explore(
     from opgauge.harness.explore.draw import CaseLimits
     from opgauge.harness.explore.explore import ExplorationPlan, sources
     from opgauge.harness.explore.explore import explore as explore_cases
-    from opgauge.harness.explore.finding import group, write_cases
     from opgauge.harness.measure import Limits
     from opgauge.harness.run.compiling import ONCE
     from opgauge.harness.run.environment import capture
@@ -110,11 +109,8 @@ def explore(
         typer.echo(f"seed {chosen} on {where}", err=True)
         if earlier is not None:
             store.resume_run(earlier.id, "")
-        runs = Runs(
-            store,
-            command_line([*sys.argv[1:], "--seed", str(chosen)]),
-            (earlier.id, earlier.environment) if earlier else None,
-        )
+        command = command_line([*sys.argv[1:], "--seed", str(chosen)])
+        runs = Runs(store, command, (earlier.id, earlier.environment) if earlier else None)
         measure: Measure
         if client is None:
             executor = LocalExecutor(
@@ -142,14 +138,20 @@ def explore(
         )
         with _ending(store, runs):
             done = explore_cases(plan, sources(load(None), op, where), measure, _tell)
+    raise typer.Exit(_publish(done, ", ".join(runs.ids), output, wrong=wrong, as_json=as_json))
+
+
+def _publish(done: Exploration, runs: str, output: Path | None, *, wrong: bool, as_json: bool) -> int:
+    """Print the findings, and write their cases to a file if it is named; returns the exit code."""
+    from opgauge.harness.explore.finding import group, write_cases
+
     groups = group(done.findings)
     if output is not None and groups:
         typer.echo(f"{write_cases(output, groups)} cases in {output}", err=True)
-    _report(done, groups, ", ".join(runs.ids), wrong=wrong, as_json=as_json)
+    _report(done, groups, runs, wrong=wrong, as_json=as_json)
     if any(finding.reason for finding in done.findings):
-        raise typer.Exit(WRONG)
-    if not done.rows:
-        raise typer.Exit(NOTHING)
+        return WRONG
+    return 0 if done.rows else NOTHING
 
 
 @contextmanager

@@ -117,16 +117,12 @@ def gate(
 
     Example: opgauge gate --base main --markdown gate.md
     """
-    if base is not None and against is not None:
-        msg = "name --base REF or --against RUN|BRANCH, not both"
-        raise typer.BadParameter(msg)
-    if against is not None and trust_hash:
-        msg = "--trust-hash needs --base: stored results come without their code"
-        raise typer.BadParameter(msg)
+    started = monotonic()
+    if against is not None:
+        _refuse_with_against(base, trust_hash=trust_hash)
     if cluster and (store or against is not None):
         msg = "--cluster compares two trees: --store and --against are about results of this machine"
         raise typer.BadParameter(msg)
-    started = monotonic()
     gating.refuse_missing_folders(junit, markdown)
     filters = gating.selected(
         paths=paths,
@@ -181,6 +177,16 @@ def gate(
     if bisect or bisect_broken:
         raise typer.Exit(bisect_code(run.outcome, broken=bisect_broken))
     raise typer.Exit(int(run.outcome.code))
+
+
+def _refuse_with_against(base: str | None, *, trust_hash: bool) -> None:
+    """Raise BadParameter for options that stored results exclude."""
+    if base is not None:
+        msg = "name --base REF or --against RUN|BRANCH, not both"
+        raise typer.BadParameter(msg)
+    if trust_hash:
+        msg = "--trust-hash needs --base: stored results come without their code"
+        raise typer.BadParameter(msg)
 
 
 @contextmanager

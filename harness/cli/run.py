@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated
 
@@ -40,6 +41,7 @@ if TYPE_CHECKING:
     from opgauge.harness.case.case import Case
     from opgauge.harness.result.result import Environment, Trial
     from opgauge.harness.run.session import Session
+    from opgauge.harness.run.worker_process import Worker
     from opgauge.harness.settings import Settings
     from opgauge.harness.store import Store
     from opgauge.harness.store.store import Run
@@ -100,10 +102,10 @@ def run(
 
     Example: opgauge run --tag seed --op p_norm_grad --device cpu
     """
-    from opgauge.harness.run.worker_process import Worker, worker_options
-    from opgauge.harness.settings import child_environment, load_settings
+    from opgauge.harness.settings import load_settings
 
     settings = load_settings()
+    budget_s, timeout_s, notify = budget or settings.budget_s, timeout or settings.timeout_s, silent if quiet else tell
     if gpus or cluster:
         from opgauge.harness.cli.cluster import run_over
 
@@ -117,17 +119,13 @@ def run(
                 devices=device,
                 url=database_url(db),
                 resume=resume,
-                budget_s=budget or settings.budget_s,
-                timeout_s=timeout or settings.timeout_s,
+                budget_s=budget_s,
+                timeout_s=timeout_s,
                 progress=open_progress(progress, quiet=quiet),
-                notify=silent if quiet else tell,
+                notify=notify,
             )
         )
-    worker = None
-    if not dry_run:
-        limited = (settings.threads, settings.memory_bytes)
-        worker = Worker(worker_options(None, *limited), child_environment(settings.threads))
-    try:  # the worker starts while this process is still importing
+    with nullcontext() if dry_run else early_worker(settings) as worker:
         devices = chosen_devices(device)
         cases = select(load(paths, ops=op), ops=op, tags=tag, dtypes=dtype, names=name)
         names = select_implementations(cases, implementation)
@@ -139,7 +137,7 @@ def run(
             trials = planned(store, found, cases, names, devices, on_cpu)
             devices += ["cpu"] if on_cpu else []
             if dry_run:
-                describe(store, trials, budget or settings.budget_s, as_json=as_json)
+                describe(store, trials, budget_s, as_json=as_json)
                 return
             from opgauge.harness.measure import Limits
             from opgauge.harness.run.execute import LocalExecutor
@@ -147,31 +145,35 @@ def run(
             from opgauge.harness.worker.interleave import TURNS
 
             with LocalExecutor(
-                limits=Limits(budget_s=budget or settings.budget_s, turns=TURNS),
-                timeout_s=timeout or settings.timeout_s,
+                limits=Limits(budget_s=budget_s, turns=TURNS),
+                timeout_s=timeout_s,
                 threads=settings.threads,
                 memory_bytes=settings.memory_bytes,
                 worker=worker,
             ) as executor:
-                notify = silent if quiet else tell
                 run_id = begun(store, found, cases, devices, settings, notify)
                 session = Session(store, run_id, open_progress(progress, quiet=quiet), notify)
                 with_ceilings = len(trials) >= CEILINGS_FROM if ceilings is None else ceilings
-                plan = RunPlan(
-                    tuple(trials),
-                    tuple(devices) if with_ceilings else (),
-                    remeasure,
-                    profile,
-                    timeout or settings.timeout_s,
-                )
+                peaks_of = tuple(devices) if with_ceilings else ()
+                plan = RunPlan(tuple(trials), peaks_of, remeasure, profile, timeout_s)
                 everything = [*trials, *(session.undecided() if remeasure else ())]
                 with compiled(everything, ahead, session, plan.timeout_s) as ask:
                     ended = session.measure(plan, executor, ask)
             code = report(store, session, as_json=as_json, quiet=quiet)
-    finally:
-        if worker is not None:
-            worker.kill()
     raise typer.Exit(ended or code)
+
+
+@contextmanager
+def early_worker(settings: Settings) -> Iterator[Worker]:
+    """A worker that starts while this process is still importing; it is killed at the end."""
+    from opgauge.harness.run.worker_process import Worker, worker_options
+    from opgauge.harness.settings import child_environment
+
+    worker = Worker(worker_options(None, settings.threads, settings.memory_bytes), child_environment(settings.threads))
+    try:
+        yield worker
+    finally:
+        worker.kill()
 
 
 def tell(text: str) -> None:

@@ -6,15 +6,10 @@ submission ends, no incomplete run is visible.
 
 from __future__ import annotations
 
-import fcntl
-import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
-from pathlib import Path
-from threading import Lock
 from typing import Any, TypeVar
 
 from sqlalchemy import Connection, Engine, delete, func, insert, select
@@ -29,6 +24,7 @@ from opgauge.harness.store.result_rows import packed_samples, result_values
 from opgauge.harness.store.run_columns import run_columns
 from opgauge.harness.store.store import case_entry
 from opgauge.harness.store.tables import CaseRow, CeilingRow, PartRow, ResultRow, RunRow, SampleRow
+from opgauge.harness.store.writer_lock import WRITER
 
 KEEP_PARTS = timedelta(days=1)
 """Age at which parts of a run that was never finished are dropped."""
@@ -43,35 +39,6 @@ DEADLOCK = "40P01"
 _TRIES = 5
 _UNIQUE = ("case_key", "implementation", "device", "block")
 _Answer = TypeVar("_Answer")
-
-
-class Turns:
-    """Lock for one writer at a time: waiting for it is fair and short, unlike waiting for SQLite's own lock."""
-
-    def __init__(self) -> None:
-        self._threads = Lock()
-        self._file: int | None = None
-
-    def share(self, path: Path) -> None:
-        """Exclude writers of other processes too, with a lock on a shared file."""
-        self._file = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
-
-    @contextmanager
-    def taken(self) -> Iterator[None]:
-        """Context in which no other process writes."""
-        with self._threads:
-            if self._file is None:
-                yield
-                return
-            fcntl.flock(self._file, fcntl.LOCK_EX)
-            try:
-                yield
-            finally:
-                fcntl.flock(self._file, fcntl.LOCK_UN)
-
-
-TURNS = Turns()
-"""The lock of this process."""
 
 
 class PartError(StoreError):
@@ -272,7 +239,7 @@ def _write(engine: Engine, work: Callable[[Connection], _Answer]) -> _Answer:
     """Run `work` in one transaction, and again if another process stored the same case or run meanwhile."""
     for rest in reversed(range(_TRIES)):
         try:
-            with TURNS.taken(), engine.begin() as connection:
+            with WRITER.taken(), engine.begin() as connection:
                 return work(connection)
         except DBAPIError as error:
             if not rest or not _may_pass(error):

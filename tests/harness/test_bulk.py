@@ -7,12 +7,12 @@ from threading import Event, Thread
 
 import pytest
 
-from opgauge.harness.store.bulk import Turns
+from opgauge.harness.store.writer_lock import WriterLock
 
 
 def test_processes_take_turns(tmp_path: Path) -> None:
     """Who shares the file waits until the other is done, also where that one fails; who does not share it goes on."""
-    ours, theirs, apart = Turns(), Turns(), Turns()
+    ours, theirs, apart = WriterLock(), WriterLock(), WriterLock()
     for one in (ours, theirs):
         one.share(tmp_path / "turns")
     told: list[str] = []

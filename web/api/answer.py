@@ -63,10 +63,16 @@ def page(items: Sequence[Any], limit: int, offset: int) -> dict[str, Any]:
 
 def refuse_unknown(request: Request) -> None:
     """422 for a parameter that the route does not have: a misspelt filter must not look like an answer."""
-    known = [field.alias for field in request.scope["route"].dependant.query_params]
+    known = _query_names(request.scope["route"].dependant)
     for name in request.query_params:
         if name not in known:
             raise HTTPException(422, f"unknown parameter {name[:60]!r}{did_you_mean(name[:60], known)}")
+
+
+def _query_names(dependant: Any) -> list[str]:
+    """Names of the query parameters of a route and of what it depends on."""
+    own = [field.alias for field in dependant.query_params]
+    return own + [name for one in dependant.dependencies for name in _query_names(one)]
 
 
 def _finite(value: Any) -> Any:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Annotated, Any
 
-from fastapi import APIRouter, HTTPException, Path, Query, Response
+from fastapi import APIRouter, Depends, HTTPException, Path, Query, Response
 
 from opgauge.harness.result.result import Status
 from opgauge.harness.store import listing
@@ -24,39 +25,34 @@ Number = Annotated[int, Path(ge=1, le=LARGEST)]
 Case = Annotated[str | None, Query(pattern=r"^[0-9a-f]{16}$", description="A case's id.")]
 
 
-@router.get("/results", response_model=ResultPage, responses=problems(422))
-def list_results(
-    reader: ReaderOf,
-    limit: Limit = 100,
-    before: Before = None,
+def filters_of(
     case_id: Case = None,
     op: Name | None = None,
     dtype: Name | None = None,
     implementation: Name | None = None,
     device: Name | None = None,
     status: Status | None = None,
-) -> Response:
-    """Results of all runs, the latest first. A page may hold fewer than `limit`: go on while `next` is a number."""
-    filters = Filters(None, case_id, op, dtype, implementation, device, status)
+) -> Filters:
+    """Filters by the query parameters that all lists of results share."""
+    return Filters(None, case_id, op, dtype, implementation, device, status)
+
+
+FiltersOf = Annotated[Filters, Depends(filters_of)]
+
+
+@router.get("/results", response_model=ResultPage, responses=problems(422))
+def list_results(reader: ReaderOf, filters: FiltersOf, limit: Limit = 100, before: Before = None) -> Response:
+    """Results of all runs, the latest first. A page may have fewer than `limit`: continue while `next` is a number."""
     return json_answer(_page(reader, filters, before, limit))
 
 
 @router.get("/runs/{run_id}/results", response_model=ResultPage, responses=problems(404, 422))
 def list_results_of_run(
-    reader: ReaderOf,
-    run_id: RunId,
-    limit: Limit = 100,
-    before: Before = None,
-    case_id: Case = None,
-    op: Name | None = None,
-    dtype: Name | None = None,
-    implementation: Name | None = None,
-    device: Name | None = None,
-    status: Status | None = None,
+    reader: ReaderOf, run_id: RunId, filters: FiltersOf, limit: Limit = 100, before: Before = None
 ) -> Response:
     """Results of a run, the latest first."""
-    filters = Filters(find_run(reader, run_id).key, case_id, op, dtype, implementation, device, status)
-    return json_answer(_page(reader, filters, before, limit))
+    of_run = replace(filters, run=find_run(reader, run_id).key)
+    return json_answer(_page(reader, of_run, before, limit))
 
 
 @router.get("/results/{number}", response_model=WholeResultModel, responses=problems(404, 422))

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from math import inf
 from typing import Annotated, Any, Literal
 
-from fastapi import APIRouter, Query, Request, Response
+from fastapi import APIRouter, Depends, Query, Request, Response
 
 from opgauge.harness.errors import NothingError
 from opgauge.web import charts
@@ -35,18 +35,24 @@ Heads = Annotated[Sequence[Text], Query(max_length=MOST_HEADS)]
 router = APIRouter()
 
 
+def chosen_by(op: Word = "", implementation: Text = "", verdict: Word = "") -> Mapping[str, str]:
+    """Filters of the comparisons; empty ones choose all."""
+    return {"op": op, "implementation": implementation, "verdict": verdict}
+
+
+Chosen = Annotated[Mapping[str, str], Depends(chosen_by)]
+
+
 @router.get("/compare")
 def compare_page(
     request: Request,
     cache: CacheOf,
     reader: ReaderOf,
+    chosen: Chosen,
     base: Text = "",
     head: Heads = (),
     base_device: Word = "",
     head_device: Word = "",
-    op: Word = "",
-    implementation: Text = "",
-    verdict: Word = "",
     sort: Order = "verdict",
     number: Number = 1,
 ) -> Response:
@@ -56,7 +62,6 @@ def compare_page(
         heads = [one for one in head if one.strip()]
         given = {"base": base, "head": heads[0] if heads else ""}
         given |= {"base_device": base_device, "head_device": head_device}
-        chosen = {"op": op, "implementation": implementation, "verdict": verdict}
         offered = reader.runs()[:OFFERED]
         found: dict[str, Any] = {
             "given": given,

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, NamedTuple
 
-from fastapi import APIRouter, HTTPException, Path, Request, Response
+from fastapi import APIRouter, Depends, HTTPException, Path, Request, Response
 
 from opgauge.harness.store import queries
 from opgauge.harness.store.queries import Detail
@@ -36,6 +36,22 @@ Order = Literal["name", "speedup", "peer", "time", "share"]
 router = APIRouter()
 
 
+class CaseFilters(NamedTuple):
+    """Filters of an op's cases; empty ones choose all. q: part of the name."""
+
+    dtype: str
+    tag: str
+    q: str
+
+
+def case_filters(dtype: Word = "", tag: Text = "", q: Text = "") -> CaseFilters:
+    """Filters in the address of a page."""
+    return CaseFilters(dtype, tag, q)
+
+
+FiltersOf = Annotated[CaseFilters, Depends(case_filters)]
+
+
 @router.get("/ops")
 def ops(request: Request, cache: CacheOf, reader: ReaderOf) -> Response:
     """Every op that has results."""
@@ -55,11 +71,9 @@ def op_page(
     cache: CacheOf,
     reader: ReaderOf,
     op: Annotated[str, Path(max_length=64)],
+    filters: FiltersOf,
     run: Text = "",
     device: Word = "",
-    dtype: Word = "",
-    tag: Text = "",
-    q: Text = "",
     temperature: Literal["cold", "hot"] = "cold",
     sort: Order = "name",
     number: Number = 1,
@@ -69,14 +83,14 @@ def op_page(
     def values() -> Mapping[str, Any]:
         rows = _rows(reader, op, run)
         on = device or first_device(rows)
-        chosen = [row for row in rows if _is_chosen(row, on, dtype, tag, q)]
+        chosen = [row for row in rows if _is_chosen(row, on, filters)]
         paging = Paging(number, len(chosen), SIZE)
         shown = sort_rows(chosen, sort)[paging.start : paging.stop]
         return {
             "op": op,
             "rows": shown,
             "paging": paging,
-            "chosen": {"run": run, "device": on, "dtype": dtype, "tag": tag, "q": q},
+            "chosen": {"run": run, "device": on, **filters._asdict()},
             "sort": sort,
             "temperature": temperature,
             **_choices(rows),
@@ -98,12 +112,12 @@ def _rows(reader: Reader, op: str, run: str) -> list[CaseLevels]:
     return rows
 
 
-def _is_chosen(row: CaseLevels, device: str, dtype: str, tag: str, text: str) -> bool:
+def _is_chosen(row: CaseLevels, device: str, filters: CaseFilters) -> bool:
     return (
         device in {"all", row.device.slug}
-        and dtype in {"", row.case.dtype}
-        and (not tag or tag in row.case.data.get("tags", ()))
-        and text.lower() in row.case.name.lower()
+        and filters.dtype in {"", row.case.dtype}
+        and (not filters.tag or filters.tag in row.case.data.get("tags", ()))
+        and filters.q.lower() in row.case.name.lower()
     )
 
 
