@@ -1,0 +1,98 @@
+"""Launches of CUDA kernels by their host code, recorded as on an H200: no GPU takes part, and nothing is computed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from types import SimpleNamespace
+from typing import Any, NamedTuple
+
+import numpy as np
+import pytest
+
+from opgauge.harness.case.case import Case
+from opgauge.ops import Kernel, dtype_info
+from opgauge.ops._core import tuning
+from opgauge.ops._core.op import TensorSpec
+from opgauge.ops._cuda import source as source_module
+from opgauge.ops._cuda.gemm import cooperative, ping_pong, stationary_registers
+from opgauge.ops._cuda.source import CudaSource
+from opgauge.ops.conv_data_grad import cuda as conv_data_grad
+from opgauge.ops.normalization import channels_first
+from tests.emulation.emulator import CAPABILITY, MODEL, DeviceArray
+
+ATTRIBUTES = {"MultiProcessorCount": 132, "MaxSharedMemoryPerBlockOptin": 227 * 1024}
+ALIGNMENT = 4096
+
+
+class Launch(NamedTuple):
+    """One launch: the source, the kernel's name expression, its grid, its block and its dynamic shared memory."""
+
+    source: CudaSource
+    expression: str
+    grid: Sequence[int]
+    block: Sequence[int]
+    shared: int
+
+    @property
+    def kernel(self) -> str:
+        """The kernel's name without template arguments."""
+        return self.expression.partition("<")[0]
+
+
+def array_of(spec: TensorSpec) -> Any:
+    """An uninitialized, aligned array, whose pages are never touched."""
+    dtype = np.dtype(dtype_info(spec.dtype).numpy)
+    return bytes_of(spec.size * dtype.itemsize).view(dtype).reshape(spec.shape)
+
+
+def bytes_of(nbytes: int) -> Any:
+    """Uninitialized, aligned bytes."""
+    raw = np.empty(nbytes + ALIGNMENT, np.uint8)
+    return raw[-raw.ctypes.data % ALIGNMENT :][:nbytes].view(DeviceArray)
+
+
+@contextmanager
+def recorded() -> Iterator[list[Launch]]:
+    """Host code sees an H200 in this context; what it launches is appended to the list."""
+    found: list[Launch] = []
+
+    def function(source: CudaSource, expression: str) -> Any:
+        assert expression in source.expressions
+
+        def launch(grid: Any, block: Any, _arguments: Any, shared_mem: int = 0) -> None:
+            found.append(Launch(source, expression, grid, block, shared_mem))
+
+        vars(launch)["max_dynamic_shared_size_bytes"] = 0  # as CuPy's functions have it
+        return launch
+
+    runtime = SimpleNamespace(getDevice=lambda: 0)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(source_module, "cupy", lambda: SimpleNamespace(cuda=SimpleNamespace(runtime=runtime)))
+        patch.setattr(source_module, "_attribute", lambda _, name: ATTRIBUTES[name])
+        patch.setattr(source_module, "_capability", lambda _: CAPABILITY)
+        patch.setattr(CudaSource, "function", function)
+        patch.setattr(tuning, "device_model", lambda *_: MODEL)
+        patch.setattr(channels_first, "_resident", lambda *_: 1)
+        patch.setattr(conv_data_grad, "_multiply_by_blas", lambda *_: lambda: None)
+        for module in (cooperative, ping_pong, stationary_registers):
+            patch.setattr(module, "tensor_map", lambda *_: None)
+        patch.setattr(np, "matmul", _no_product)
+        tuning._forget()
+        yield found
+    tuning._forget()
+
+
+def bind_and_run(case: Case, kernel: Kernel) -> None:
+    """Bind a kernel to arrays of the case's shapes and run it once; to be called where launches are recorded."""
+    shapes = case.resolved
+    inputs = {name: array_of(spec) for name, spec in shapes.inputs.items()}
+    out = {name: array_of(spec) for name, spec in shapes.outputs.items()}
+    workspace = None if kernel.workspace is None else bytes_of(kernel.workspace(shapes, case.params))
+    kernel.bind(inputs, case.params, out, workspace)()
+
+
+def _no_product(a: Any, b: Any, out: Any = None) -> Any:
+    """Zeros in place of a matrix product, or `out` as it is."""
+    stacked = np.broadcast_shapes(a.shape[:-2], b.shape[:-2])
+    return np.broadcast_to(0.0, (*stacked, a.shape[-2], b.shape[-1])) if out is None else out

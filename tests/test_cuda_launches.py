@@ -1,0 +1,39 @@
+"""Every CUDA kernel is measured: a shipped case launches it, or it is a named fallback."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from opgauge.harness.case.file import load_cases
+from opgauge.ops import find_kernel, kernels
+from opgauge.ops._cuda.source import all_sources
+from tests.launches import bind_and_run, recorded
+
+CASES = Path(__file__).parents[1] / "cases"
+IMPLEMENTATIONS = ("optimized", "tf32", "deterministic", "three_kernel")
+"""Implementations with kernels of this project; the others are baselines and graphs of ops."""
+GRAPHS = ("residual_block", "resnet50_adds")
+FALLBACKS = {
+    "flatten/gather": "inputs that are not contiguous",
+    "gemm/persistent_wgmma": "16-bit products whose depth is no multiple of 64",
+    "lerp/grad_broadcast": "gradients of operands that broadcast along several axes",
+    "mean/reduce_rows_block": "a kernel of include/, which cases of p_norm launch",
+    "mean/reduce_slabs_block": "a kernel of include/, which cases of p_norm launch",
+    "normalization/reduce_rows": "statistics of channels too large for the chip, or not aligned to vectors",
+    "p_norm/grad_inf_rows_loop": "rows too long for a block's registers, with too many rows to share them",
+    "p_norm/reduce_rows_grid": "a kernel of include/, which cases of mean and dot launch",
+}
+"""Kernels by folder that no shipped case launches, with the shapes that need them."""
+
+
+def test_every_kernel_is_launched_by_a_shipped_case() -> None:
+    """The shipped cases launch all declared kernels but the fallbacks, and no fallback is one that they launch."""
+    declared = {(source, expression.partition("<")[0]) for source in all_sources() for expression in source.expressions}
+    with recorded() as launches:
+        for case in load_cases([CASES]):
+            for kernel in kernels(op=case.op, backend="cuda"):
+                key = kernel.key
+                if key.implementation in IMPLEMENTATIONS and key.dtype == case.dtype and case.op not in GRAPHS:
+                    bind_and_run(case, find_kernel(*key))
+    idle = declared - {(launch.source, launch.kernel) for launch in launches}
+    assert {f"{source.path.parent.name}/{name}" for source, name in idle} == set(FALLBACKS)
