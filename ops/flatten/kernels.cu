@@ -2,6 +2,9 @@
 #include "flat.cuh"
 #include "strides.cuh"
 
+// copy_vectors: 16 bytes per thread, and a tail of bytes.
+// Layout   x, out contiguous, as bytes                Grid, Block  as in flat.cuh
+// Needs    both aligned to 16 bytes; EXTENT, vectors and evict_last_blocks as in flat.cuh      Writes  out[bytes]
 template <Extent EXTENT>
 __global__ void __launch_bounds__(FLAT_THREADS) copy_vectors(
     const unsigned int* __restrict__ x, unsigned int* __restrict__ out, long long vectors, long long bytes,

@@ -36,6 +36,9 @@ __global__ void __launch_bounds__(THREADS) lerp_flat(
 
 constexpr int NO_TENSOR = -1;  // step of a scalar weight
 
+// lerp_rows: a vector of V elements per thread, for operands that are dense along rows or constant in each.
+// Layout   out[rows][V vectors]; x, y, weight: *_STEP is 1 for a dense row, 0 for one element of it, *_row from row to row
+// Grid     vectors as in flat.cuh × rows      Block  FLAT_THREADS      Writes  out
 template <typename T, int V, int X_STEP, int Y_STEP, int WEIGHT_STEP>
 __global__ void __launch_bounds__(FLAT_THREADS) lerp_rows(
     const T* __restrict__ x, const T* __restrict__ y, const T* __restrict__ weight, T* __restrict__ out,

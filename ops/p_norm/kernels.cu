@@ -5,7 +5,9 @@
 #include "gradient_inf_rows.cuh"
 #include "norm.cuh"
 
-// grad_part: y_part = dy y^-(p-1), on the reduced shape, an element per thread.
+// grad_part: y_part = dy y^-(p-1), an element per thread.
+// Layout   y, dy flat, of the reduced shape      Grid  size / GRAD_THREADS      Block  GRAD_THREADS
+// Writes   part[size]
 template <typename T>
 __global__ void __launch_bounds__(GRAD_THREADS) grad_part(
     const T* __restrict__ y, const T* __restrict__ dy, Wide<T>* __restrict__ part, Wide<T> q, long long size) {
@@ -17,6 +19,8 @@ __global__ void __launch_bounds__(GRAD_THREADS) grad_part(
 }
 
 // grad_spread: y_part broadcast to the shape of x, an element per thread.
+// Layout   part of the reduced shape, by Layout      Grid  size / GRAD_THREADS      Block  GRAD_THREADS
+// Writes   spread[size], flat as x
 template <typename T>
 __global__ void __launch_bounds__(GRAD_THREADS) grad_spread(
     const Wide<T>* __restrict__ part, Wide<T>* __restrict__ spread, Layout layout, long long size) {
@@ -28,6 +32,8 @@ __global__ void __launch_bounds__(GRAD_THREADS) grad_spread(
 }
 
 // grad_fuse: dx = |x|^(p-1) sign(x) y_part, an element per thread.
+// Layout   x, spread flat      Grid  size / GRAD_THREADS      Block  GRAD_THREADS
+// Writes   dx[size]
 template <typename T>
 __global__ void __launch_bounds__(GRAD_THREADS) grad_fuse(
     const T* __restrict__ x, const Wide<T>* __restrict__ spread, T* __restrict__ dx, Wide<T> q, long long size) {

@@ -53,6 +53,9 @@ struct Handled<__nv_bfloat16, false> {
   using type = __nv_bfloat162;
 };
 
+// sign: a vector of V elements per thread, and a tail.
+// Layout   x, out flat                    Grid, Block  as in flat.cuh
+// Needs    EXTENT, vectors and evict_last_blocks as in flat.cuh            Writes  out[size]
 template <typename T, int V, Extent EXTENT>
 __global__ void __launch_bounds__(FLAT_THREADS) sign(
     const T* __restrict__ x, T* __restrict__ out, long long vectors, long long size, unsigned int evict_last_blocks) {
