@@ -254,11 +254,14 @@ def _floor_ns(head: ComparedTrial, peaks: Mapping[str, Ceilings]) -> float | Non
 
     Without copies of several sizes a CPU's caches are unknown, and so is how fast they are.
     """
-    reached = peaks.get(head.device)
-    if reached is None or (head.device.startswith("cpu") and not reached.sizes):
+    reached, is_cpu = peaks.get(head.device), head.device.startswith("cpu")
+    if reached is None or (is_cpu and not reached.sizes):
         return None
     extra = {} if head.written_share is None else {"written_share": head.written_share}
     bound = impossible_below(reached, head.bytes, head.flops, head.case.dtype, extra)
+    if bound is not None and bound.peak.startswith("matrix") and head.case.dtype == "float32" and not is_cpu:
+        # a stored run does not say which kernels round to TF32, which is several times as fast
+        return None
     return None if bound is None else bound.time_ns
 
 

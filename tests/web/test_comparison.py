@@ -12,11 +12,15 @@ from fastapi import FastAPI
 from fastapi.testclient import TestClient
 from sqlalchemy import select
 
+from opgauge.harness.judge.verdict import Rule, Side
+from opgauge.harness.result.ceilings import Ceilings
 from opgauge.harness.result.result import Environment
 from opgauge.harness.store import Store
+from opgauge.harness.store.queries import CaseInfo
 from opgauge.harness.store.tables import ResultRow
 from opgauge.web import comparison
 from opgauge.web.cache import Cache
+from opgauge.web.compared_trial import ComparedTrial
 from opgauge.web.comparison import compare_runs
 from opgauge.web.devices import Places
 from opgauge.web.reader import Reader
@@ -67,6 +71,15 @@ def test_two_ordinary_runs_are_slower_or_faster(store: Store) -> None:
     for base, head, word in ((0, 1, "slower"), (1, 2, "faster"), (2, 3, "undecided")):
         words = {one.word for one in compare_runs(reader, runs[base], runs[head]) if one.ratio}
         assert words == {word}
+
+
+@pytest.mark.parametrize(("dtype", "is_known"), [("float32", False), ("float16", True), ("float64", True)])
+def test_products_of_float32_may_round_to_tf32(dtype: str, is_known: bool) -> None:
+    """On a GPU the rate of float32 products is no proof against a kernel that rounds to TF32; other rates are."""
+    case = CaseInfo(1, "0" * 16, "op", dtype, {})
+    trial = ComparedTrial(case, Rule(), "cuda:0", 1 << 20, 10**12, None, (1e6,), (), Side())
+    peaks = Ceilings("cuda:0", 4100.0, 3900.0, {dtype: 50000.0}, 2100.0)
+    assert (comparison._floor_ns(trial, {"cuda:0": peaks}) is not None) == is_known
 
 
 def test_faster_than_the_device_allows_is_broken(store: Store) -> None:
