@@ -26,6 +26,7 @@ from opgauge.ops._core.backend import cupy
 from opgauge.ops._core.cache import cache_folder
 from opgauge.ops._core.errors import BackendError, CompileError
 from opgauge.ops._core.op import Array
+from opgauge.ops._cuda.struct import define
 
 INCLUDE = Path(__file__).parent / "include"
 ARCHITECTURES = ("sm_75", "sm_80", "sm_90a", "sm_100", "sm_120")
@@ -69,7 +70,8 @@ class CudaSource:
     `CudaSource(__file__, "kernels.cu", ("scale<float>", …))` at module level declares them; the
     NVRTC test compiles every declared expression, and `function` rejects others.
     clustered: further expressions, for Hopper and later only. constants: numbers shared with host code, by name; they
-    are defined for the compiler, so that no source repeats them.
+    are defined for the compiler, so that no source repeats them. structs: dtypes of kernel arguments by C++ name; the
+    source defines the struct `Name` by the macro `DEFINE_Name`.
     """
 
     def __init__(
@@ -81,11 +83,14 @@ class CudaSource:
         *,
         clustered: tuple[str, ...] = (),
         constants: Mapping[str, int] | None = None,
+        structs: Mapping[str, Any] | None = None,
     ) -> None:
         self.path = Path(beside).parent / name
         self.expressions = (*expressions, *clustered)
         self.clustered = frozenset(clustered)
         self.options = (*options, *(f"-D{key}={number}" for key, number in (constants or {}).items()))
+        given, known = structs or {}, {"Divisor": DIVISOR, **(structs or {})}
+        self.options += tuple(f"-DDEFINE_{key}={define(key, dtype, known)}" for key, dtype in given.items())
         self._functions: dict[tuple[str, int], tuple[Any, Resources | None]] = {}
         _SOURCES.append(self)
 

@@ -12,13 +12,7 @@
 #include "tensor_map.cuh"
 #include "wgmma.cuh"
 
-struct Tiles {
-  int stages, pixels, added;                              // stages of the depth; pixels of an image; is there an addend
-  int filter_rows, filter_columns, dy_columns, channels;  // strides to the next group of the convolution; channels of d
-  int count, images, each;                                // tiles; images, and images per tile
-  long long pitch;                                        // stride to d's next pixel, or image, in elements
-  Divisor shares, by_pixels;                              // shares of channels; pixels of an image
-};
+DEFINE_Tiles;  // of cooperative.py
 
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
 

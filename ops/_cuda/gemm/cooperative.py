@@ -26,6 +26,8 @@ LEAST_DEPTH = 256
 _NUMBERS = ("stages", "pixels", "added", "filter_rows", "filter_columns", "dy_columns", "channels", "count")
 _FIELDS = [*((name, "i4") for name in (*_NUMBERS, "images", "each")), ("pitch", "i8")]
 _TILES = np.dtype([*_FIELDS, ("shares", DIVISOR), ("by_pixels", DIVISOR)])
+"""Stages of the depth; pixels of an image; whether there is an addend; strides to the next group of the convolution;
+channels of d; tiles; images, and images per tile; elements to d's next pixel or image; shares of channels."""
 
 
 def _name(dtype: str, last: bool, shape: tuple[int, int]) -> str:  # noqa: FBT001
@@ -44,6 +46,7 @@ SOURCE = CudaSource(
         for dtype in DTYPES
         for name in (_transpose_name(dtype), *(_name(dtype, last, shape) for last in SHAPES for shape in SHAPES[last]))
     ),
+    structs={"Tiles": _TILES},
 )
 """Declared instances of cooperative.cu."""
 

@@ -6,11 +6,7 @@
 #include "mma.cuh"
 #include "view.cuh"
 
-struct Size {
-  int rows, columns, depth;  // of one group
-  int share;                 // depth of a split
-  Divisor row_tiles;
-};
+DEFINE_Size;  // of gemm.py
 
 #if __CUDA_ARCH__ >= 800
 

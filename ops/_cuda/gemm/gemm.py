@@ -65,6 +65,7 @@ _VIEW = np.dtype(
     [("image", np.int64), ("row", np.int64), ("group", np.int64), ("split", np.int64), ("post", DIVISOR), ("pad", "V4")]
 )
 _SIZE = np.dtype([("rows", "i4"), ("columns", "i4"), ("depth", "i4"), ("share", "i4"), ("row_tiles", DIVISOR)])
+"""Sizes of one group, depth of a split, and tiles along the rows."""
 
 
 def _name(
@@ -99,7 +100,7 @@ def _expressions() -> tuple[str, ...]:
     return tuple(found)
 
 
-SOURCE = CudaSource(__file__, "gemm.cu", _expressions())
+SOURCE = CudaSource(__file__, "gemm.cu", _expressions(), structs={"Size": _SIZE})
 """Declared instances of gemm.cu."""
 
 

@@ -4,11 +4,7 @@
 #include "view.cuh"
 #include "wgmma.cuh"
 
-struct Tiles {
-  int rows, columns, depth;  // of one group
-  int count;                 // of tiles
-  Divisor row_tiles;
-};
+DEFINE_Tiles;  // of hopper.py
 
 constexpr int WIDE = 128;  // columns of a tile
 constexpr int VECTOR = 8;    // elements of 16 bytes

@@ -20,6 +20,7 @@ LARGEST_INDEX, LEAST = 2**31 - 1, 64
 RING = {1: 2, 2: 3}
 """Stages in shared memory, by 64-row slabs per block; with four slabs, too few blocks are in flight."""
 _TILES = np.dtype([("rows", "i4"), ("columns", "i4"), ("depth", "i4"), ("count", "i4"), ("row_tiles", DIVISOR)])
+"""Sizes of one group, number of tiles, and tiles along the rows."""
 
 
 def _name(dtype: str, along: bool, panels: int) -> str:  # noqa: FBT001
@@ -30,6 +31,7 @@ SOURCE = CudaSource(
     __file__,
     "hopper.cu",
     tuple(_name(dtype, along, panels) for dtype in DTYPES for along in (False, True) for panels in RING),
+    structs={"Tiles": _TILES},
 )
 """Declared instances of hopper.cu."""
 

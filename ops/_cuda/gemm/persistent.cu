@@ -12,12 +12,7 @@
 #include "view.cuh"
 #include "wgmma.cuh"
 
-struct PersistentSize {
-  int streamed, depth;  // of one group: columns of d (rows if LAST) that are streamed; the depth is a multiple of 64
-  int tiles, step;      // tiles of those; step: distance between a block's tiles
-  int slots;            // slabs of a warp's staging buffer: with an addend, 1 or P
-  Divisor resident;     // shares of the resident factor, all of them full
-};
+DEFINE_PersistentSize;  // of persistent.py
 
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
 

@@ -30,7 +30,9 @@ WIDTHS = {False: (8, 4), True: (8,)}
 """Access widths in elements, by whether d's columns are stationary."""
 TALL_DEPTH = 256
 """Minimum depth for tiles of 256 rows, whose results few warps write. On an H200 others change less than 1 %."""
-_SIZE = np.dtype([*((name, "i4") for name in ("passing", "depth", "tiles", "step", "slots")), ("kept", DIVISOR)])
+_SIZE = np.dtype([*((name, "i4") for name in ("streamed", "depth", "tiles", "step", "slots")), ("resident", DIVISOR)])
+"""Columns of d that are streamed (rows if `last`) and the depth, of one group; tiles of those; distance between a
+block's tiles; slabs of a warp's staging buffer; shares of the resident factor, all of them full."""
 
 
 def _name(dtype: str, tile: tuple[int, int], width: int, last: bool) -> str:  # noqa: FBT001
@@ -46,6 +48,7 @@ SOURCE = CudaSource(
         for last, tiles in ((False, FIRST), (True, LAST))
         for tile, width in product(tiles, WIDTHS[last])
     ),
+    structs={"PersistentSize": _SIZE},
 )
 """Declared instances of persistent.cu."""
 

@@ -13,12 +13,7 @@
 #include "view.cuh"
 #include "wgmma.cuh"
 
-struct PingPongSize {
-  int pixels, depth;   // of one group of the convolution; the depth is a multiple of 64, of 8 stages at most
-  int tiles, step;     // tiles of 64 pixels; step: distance between a block's tiles
-  unsigned int ahead;  // bytes of the addend to prefetch into L2 at once
-  Divisor resident;    // shares of 64 P channels, all of them full
-};
+DEFINE_PingPongSize;  // of ping_pong.py
 
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
 

@@ -34,7 +34,11 @@ FEWEST_TILES = 4
 LEAST_DEPTH, LEAST_DEPTH_LAST = 256, 128
 """Minimum depth, for which a product hides the other warpgroup's stores: in general, and for channels_last without an
 addend, with several tiles per block. On an H200 others change less than 1 %."""
-_SIZE = np.dtype([*((name, "i4") for name in ("pixels", "depth", "tiles", "step", "ahead")), ("kept", DIVISOR)])
+_SIZE = np.dtype(
+    [*((name, "i4") for name in ("pixels", "depth", "tiles", "step")), ("ahead", "u4"), ("resident", DIVISOR)]
+)
+"""Pixels and depth of one group of the convolution; tiles of 64 pixels; distance between a block's tiles; bytes of the
+addend to prefetch into L2 at once; shares of 256 channels, all of them full."""
 _GROUPS = ("filter_rows", "filter_columns", "dy_columns", "channels")
 _NUMBERS = ("depth", "stages", "tiles", "step", *_GROUPS, "pixels", "pad")
 _STATIONARY_SIZE = np.dtype([*((name, "i4") for name in _NUMBERS), ("pitch", "i8"), ("kept", DIVISOR), ("end", "V4")])
@@ -52,6 +56,7 @@ SOURCE = CudaSource(
     __file__,
     "ping_pong.cu",
     tuple(_ping_pong_name(dtype, width, last) for dtype in DTYPES for last in WIDTHS for width in WIDTHS[last]),
+    structs={"PingPongSize": _SIZE},
 )
 LAST = CudaSource(__file__, "stationary_shared.cu", tuple(_last_name(dtype) for dtype in DTYPES))
 """Declared instances of ping_pong.cu and stationary_shared.cu (channels_last)."""

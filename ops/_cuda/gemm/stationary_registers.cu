@@ -11,13 +11,7 @@
 #include "tensor_map.cuh"
 #include "wgmma.cuh"
 
-struct Strips {
-  int strips, step;                                    // strips of all images; distance between a block's strips
-  int filter_rows, filter_columns, dy_rows, channels;  // strides to the next group of the convolution; channels of d
-  int pixels, pad;                                     // pixels of an image
-  long long image;                                     // stride between images of d, in elements
-  Divisor each, resident;                              // strips of an image; shares of 128 channels
-};
+DEFINE_Strips;  // of stationary_registers.py
 
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
 

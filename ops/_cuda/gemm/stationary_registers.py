@@ -25,7 +25,9 @@ FEWEST = 4
 SENT_MEGABYTES = 32
 """Maximum size of results stored by TMA; larger ones exceed L2 and are streamed. 16 is as fast on an H200."""
 _PLACES = ("strips", "step", "filter_rows", "filter_columns", "dy_rows", "channels", "pixels", "pad")
-_STRIPS = np.dtype([*((name, "i4") for name in _PLACES), ("image", "i8"), ("each", DIVISOR), ("kept", DIVISOR)])
+_STRIPS = np.dtype([*((name, "i4") for name in _PLACES), ("image", "i8"), ("each", DIVISOR), ("resident", DIVISOR)])
+"""Strips of all images; distance between a block's strips; strides to the next group of the convolution; channels of d;
+pixels of an image; elements between images of d; strips of an image; shares of 128 channels."""
 
 
 def _name(dtype: str, stages: int, sent: bool) -> str:  # noqa: FBT001
@@ -36,6 +38,7 @@ SOURCE = CudaSource(
     __file__,
     "stationary_registers.cu",
     tuple(_name(dtype, stages, sent) for dtype in DTYPES for stages in STAGES for sent in (False, True)),
+    structs={"Strips": _STRIPS},
 )
 """Declared instances of stationary_registers.cu."""
 

@@ -1,0 +1,39 @@
+"""CUDA structs from dtypes: the definition, and that the compiler checks the layout."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from opgauge.ops import CompileError
+from opgauge.ops._cuda.source import DIVISOR, compile_source
+from opgauge.ops._cuda.struct import define
+
+PAIR = np.dtype([("first", np.int32), ("pad", "V4"), ("second", np.int64, (2,)), ("by", DIVISOR)])
+KERNEL = """
+#include "divide.cuh"
+DEFINE_Pair;
+__global__ void add(Pair pair, long long* to) { *to = pair.second[1] + pair.by.shift; }
+"""
+
+
+def test_fields_have_the_names_and_types_of_the_dtype() -> None:
+    """Arrays and nested structs are members, padding is none."""
+    text = define("Pair", PAIR, {"Divisor": DIVISOR})
+    assert text.startswith("struct Pair { int first; long long second[2]; Divisor by; };")
+    assert "sizeof(Pair) == 36" in text
+    with pytest.raises(KeyError):
+        define("Pair", np.dtype([("x", np.float32)]), {})
+
+
+def test_another_layout_does_not_compile(tmp_path: Path) -> None:
+    """C++ pads the struct to a multiple of 8 bytes: a dtype without that padding is refused, one with it compiles."""
+    source = tmp_path / "pair.cu"
+    source.write_text(KERNEL, encoding="utf-8")
+    with pytest.raises(CompileError, match="layout of Pair"):
+        compile_source(source, ("add",), "sm_80", (f"-DDEFINE_Pair={define('Pair', PAIR, {'Divisor': DIVISOR})}",))
+    whole = np.dtype([*((name, PAIR.fields[name][0]) for name in PAIR.names or ()), ("end", "V4")])
+    text = define("Pair", whole, {"Divisor": DIVISOR})
+    assert compile_source(source, ("add",), "sm_80", (f"-DDEFINE_Pair={text}",)).names
