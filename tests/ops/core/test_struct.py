@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -11,7 +12,8 @@ from opgauge.ops import CompileError
 from opgauge.ops._cuda.source import DIVISOR, compile_source
 from opgauge.ops._cuda.struct import define
 
-PAIR = np.dtype([("first", np.int32), ("pad", "V4"), ("second", np.int64, (2,)), ("by", DIVISOR)])
+FIELDS: list[Any] = [("first", np.int32), ("pad", "V4"), ("second", np.int64, (2,)), ("by", DIVISOR)]
+PAIR = np.dtype(FIELDS)
 KERNEL = """
 #include "divide.cuh"
 DEFINE_Pair;
@@ -34,6 +36,5 @@ def test_another_layout_does_not_compile(tmp_path: Path) -> None:
     source.write_text(KERNEL, encoding="utf-8")
     with pytest.raises(CompileError, match="layout of Pair"):
         compile_source(source, ("add",), "sm_80", (f"-DDEFINE_Pair={define('Pair', PAIR, {'Divisor': DIVISOR})}",))
-    whole = np.dtype([*((name, PAIR.fields[name][0]) for name in PAIR.names or ()), ("end", "V4")])
-    text = define("Pair", whole, {"Divisor": DIVISOR})
+    text = define("Pair", np.dtype([*FIELDS, ("end", "V4")]), {"Divisor": DIVISOR})
     assert compile_source(source, ("add",), "sm_80", (f"-DDEFINE_Pair={text}",)).names
