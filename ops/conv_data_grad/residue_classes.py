@@ -8,6 +8,7 @@ from math import gcd, prod
 from opgauge.ops.conv_data_grad.op import ConvGeometry
 
 AXES, MOST_PASSES, MOST_TAPS = 3, 16, 512
+"""Spatial axes; maximum passes over the residue classes, and taps of the filter."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -37,6 +37,7 @@ MOST_STAGES = 10
 MOST_SHARING = 160
 """Maximum blocks per channel."""
 SHARING_STATIC_BYTES = 1024
+"""Static shared memory left to a block of a shared channel."""
 _QUARTER_SLICE_BYTES = declare(
     "quarter_slice_bytes",
     28 * 1024,
@@ -58,6 +59,7 @@ an H200."""
 CLUSTERS_EACH = 4
 """Clusters per multiprocessor below which channels are not grouped: bandwidth would idle. 2 is as fast on an H200."""
 FEW_VECTORS = 4
+"""Vectors per thread of grouped channels, and of single ones that need no more rounds."""
 
 
 def most_vectors(layout: str) -> int:

@@ -19,6 +19,7 @@ from opgauge.ops._cuda.reduction.launch import (
 from opgauge.ops.p_norm.cuda_source import CTYPES, LIGHT, MODES, SOURCE, WIDTHS
 
 ACCUMULATOR_BYTES = 8
+"""Largest accumulator of a partial result: float64, or a count."""
 
 
 def order_of(porder: float | str) -> float:

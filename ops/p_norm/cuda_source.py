@@ -1,4 +1,4 @@
-"""kernels.cu of p_norm and p_norm_grad: its instances, and the numbers that it shares with host code."""
+"""CUDA source of p_norm and p_norm_grad: its instances, and the numbers that it shares with host code."""
 
 from __future__ import annotations
 
