@@ -8,6 +8,7 @@ to nearest, ties to even. Other dtypes pass through both unchanged.
 from __future__ import annotations
 
 import hashlib
+import os
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ import numpy as np
 from llvmlite import ir
 from llvmlite.binding import get_host_cpu_name
 from numba import config, njit, prange, types
+from numba.core.caching import IndexDataCacheFile
 from numba.core.codegen import get_host_cpu_features
 from numba.extending import intrinsic, overload
 
@@ -46,7 +48,18 @@ def _keep_apart_what_was_compiled() -> None:
     config.CACHE_DIR = str(chosen / digest)
 
 
+def _name_files_by_process() -> None:
+    """Give the files of Numba's cache names that no other process uses.
+
+    Numba numbers them by function. Two processes that compile two signatures of one at the same time would take the
+    same number, and a later one would run the code of the other signature.
+    """
+    numbered = IndexDataCacheFile._data_name  # noqa: SLF001
+    IndexDataCacheFile._data_name = lambda self, number: f"{os.getpid()}-{numbered(self, number)}"  # noqa: SLF001
+
+
 _keep_apart_what_was_compiled()
+_name_files_by_process()
 load_runtime()
 
 

@@ -176,3 +176,26 @@ def test_what_was_compiled_of_other_shared_code_is_not_found(tmp_path: Path) -> 
     with (tree / "_cpu" / "tile" / "jit.py").open("a") as file:
         file.write("# another state\n")
     assert folder() != before
+
+
+RACE = """
+import sys
+from numba.core.caching import IndexDataCacheFile
+from opgauge.ops._cpu import jit
+load = IndexDataCacheFile._load_index
+# two processes that read the index before either writes to it
+IndexDataCacheFile._load_index = lambda self: {}
+one, two = (IndexDataCacheFile(sys.argv[1], "kernel", "stamp") for _ in range(2))
+one.save("signature 1", "code 1")
+jit.os.getpid = lambda: 1
+two.save("signature 2", "code 2")
+IndexDataCacheFile._load_index = load
+print(two.load("signature 1"), two.load("signature 2"))
+"""
+
+
+def test_processes_that_compile_at_once_keep_their_code_apart(tmp_path: Path) -> None:
+    """Of two signatures saved at the same time one may be compiled again; neither gets the code of the other."""
+    done = subprocess.run([sys.executable, "-c", RACE, str(tmp_path)], capture_output=True, text=True, check=True)
+    assert done.stdout == "None code 2\n"
+    assert len(list(tmp_path.glob("*kernel.1.nbc"))) == 2
