@@ -56,8 +56,10 @@ COARSE = 0.22
 """Log ratio beyond which a kernel with all threads is slower: a factor of 1.25, which exceeds the noise of barriers."""
 COARSE_PAIRS = 4
 """Most pairs with all threads."""
-START, INTERLEAVED_START = 4, 6
-"""Initial pairs of each job. Processes of an interleaved pair start at the same time, so more of them cost less."""
+START = 4
+"""Initial pairs of each job."""
+FIRST_S = 0.2
+"""Seconds of sampling of one trial, per side, in each of the initial interleaved pairs."""
 METHODS = (INTERLEAVED.partition("/")[0], BLOCKS.partition("/")[0])
 """Names of the methods, the default on a CPU first."""
 Tell = Callable[[str], None]
@@ -84,9 +86,10 @@ class PairPlan:
         wanted = self.method == METHODS[0] or (self.method is None and job.subject.device == "cpu")
         return wanted and job.is_paired
 
-    def start_of(self, job: Job) -> int:
-        """Initial number of pairs of a job."""
-        return self.schedule.start or (INTERLEAVED_START if self.is_interleaved(job) else START)
+    @property
+    def start(self) -> int:
+        """Initial number of pairs of each job."""
+        return self.schedule.start or START
 
     def has_time(self, seconds: float = 0.0) -> bool:
         """Whether this number of seconds is left."""
@@ -120,7 +123,7 @@ def measure(
         records[subject].outcomes[BASE] = dict(enumerate(blocks))
         most[subject] = min(plan.schedule.most, len(blocks))
     wanted = {
-        subject: min(plan.start_of(one.job), most[subject]) if one.job.is_paired or one.outcomes[BASE] else 1
+        subject: min(plan.start, most[subject]) if one.job.is_paired or one.outcomes[BASE] else 1
         for subject, one in records.items()
     }
     while wanted:
@@ -140,7 +143,7 @@ def measure(
 def first_batches(jobs: Sequence[Job], plan: PairPlan) -> list[tuple[list[Job], int]]:
     """Jobs that share processes, in the order of measuring, with their initial number of pairs."""
     records = {job.subject: JobRecord(job) for job in jobs}
-    wanted = {job.subject: min(plan.start_of(job), plan.schedule.most) if job.is_paired else 1 for job in jobs}
+    wanted = {job.subject: min(plan.start, plan.schedule.most) if job.is_paired else 1 for job in jobs}
     return [([one.job for one in found.records], found.pairs) for found in _batches(records, wanted, plan, 1)]
 
 
@@ -229,8 +232,8 @@ def measure_batch(pool: WorkerPool, wanted: Batch, plan: PairPlan, tell: Tell) -
         if interleaved:
             turns = len(SIDES) * len(open_) * (first + count - pair)
             available_s = max(LEAST_S, SAMPLED * plan.left_s() / turns)
-            side_s = min(plan.block_s or INTERLEAVED_S, _affordable_s(open_), available_s)
-            precise = PRECISE if first else FIRST_PRECISE
+            most_s, precise = (INTERLEAVED_S, PRECISE) if first else (FIRST_S, FIRST_PRECISE)
+            side_s = min(plan.block_s or most_s, _affordable_s(open_), available_s)
             measure_pair(pool, open_, pair, Effort(side_s, plan.threads, plan.end, precise))
         else:
             blocks.measure(open_, pair, is_last=pair + 1 == first + count)

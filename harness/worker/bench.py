@@ -91,7 +91,8 @@ class Bench:
         tree may trust them. kept: folder from which inputs are read, and to which they are written if missing.
         hold: keep the data that `sample` needs until the next case. reference_threads: see `expect`. memory:
         file for new buffers on the CPU, in place of the present ones (see `shared_memory`). extra_checks: also
-        check calls beside the samples: on emphasized inputs, in succession, and one by one.
+        check calls beside the samples: on emphasized inputs, in succession, and one by one. Without them a held
+        trial is called and checked once, and timed once.
         """
         self.block, self.reference_threads, self.memory = block, reference_threads, memory
         case = trial.case
@@ -111,7 +112,7 @@ class Bench:
                 partial(Attempt.digests, with_fingerprint=with_fingerprint) if with_digest or with_fingerprint else None
             )
             ready, checked, measurement = self._try(
-                trial, found, limits, phases, reference, trusted, tell, extra_checks=extra_checks
+                trial, found, limits, phases, reference, trusted, tell, hold=hold, extra_checks=extra_checks
             )
             result = replace(result, check=checked, measurement=measurement)
         except FAULTS as error:
@@ -212,6 +213,7 @@ class Bench:
         trusted: Trusted | None,
         tell: Callable[[Attempt, Any], Mapping[str, str]] | None,
         *,
+        hold: bool,
         extra_checks: bool,
     ) -> tuple[_Ready, Check, Measurement]:
         kernel = found.kernel
@@ -225,22 +227,27 @@ class Bench:
                     phases.begin("prepare")
                     call = attempt.bind()
                     phases.begin("first call")
-                    first = attempt.check(attempt.call(call, 0), reference, "in the first call")
-                phases.begin("call on read-only inputs")
-                with attempt.buffers.read_only():
-                    returned = attempt.call(call, 1)
-                attempt.check(returned, reference, "in the second call")
-                ready = _Ready(attempt, call, reference, Audit(attempt, reference))
+                    returned = attempt.call(call, 0)
+                    first = attempt.check(returned, reference, "in the first call")
+                ready = _Ready(attempt, call, reference, Audit(attempt, reference), returned)
+                # the samples that count come later, and are audited and followed by a check
+                is_brief = hold and not extra_checks
+                if not is_brief:
+                    phases.begin("call on read-only inputs")
+                    with attempt.buffers.read_only():
+                        returned = attempt.call(call, 1)
+                    attempt.check(returned, reference, "in the second call")
                 if extra_checks:
                     phases.begin(protocol.EMPHASIS)
                     ready.audit.check_emphasis(call)
-                measurement = self._sample(ready, phases, limits)
+                measurement = self._sample(ready, phases, limits, audited=not is_brief)
                 if extra_checks:
                     phases.begin(protocol.SUCCESSION)
                     check_succession(ready.audit, attempt, call, measurement)
                     phases.begin(protocol.SINGLE_CALLS)
                     check_single_calls(ready.audit, attempt, call, measurement)
-                self._check_after(ready, phases)
+                if not is_brief:
+                    self._check_after(ready, phases)
                 phases.varied = ready.audit.varied > 0
                 if tell is not None and attempt.repeatable:
                     phases.digests = tell(attempt, ready.returned)
@@ -271,9 +278,9 @@ class Bench:
                 self.buffers = {}
             raise
 
-    def _sample(self, ready: _Ready, phases: Phases, limits: Limits) -> Measurement:
+    def _sample(self, ready: _Ready, phases: Phases, limits: Limits, *, audited: bool = True) -> Measurement:
         phases.begin(protocol.MEASURE)
-        return ready.attempt.measure(ready.call, limits, ready.audit).measurement
+        return ready.attempt.measure(ready.call, limits, ready.audit if audited else None).measurement
 
     def _check_after(self, ready: _Ready, phases: Phases) -> None:
         """Check one more call, on poisoned outputs and the original inputs."""
