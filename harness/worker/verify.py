@@ -23,10 +23,11 @@ from opgauge import ops
 from opgauge.harness.case.case import Case
 from opgauge.harness.result.result import Check
 from opgauge.harness.worker.inputs import Inputs
-from opgauge.ops import DtypeInfo, TensorSpec, dtype_info, find_op
-from opgauge.ops._core.op import Array, Op
-from opgauge.ops._core.overflow import SIGNED_NUMBER, sign_of
+from opgauge.ops import DtypeInfo, Op, TensorSpec, dtype_info, find_op
+from opgauge.ops._core.op import Array
 
+SIGN_OF, SIGNED_NUMBER = "sign of {}", 2.0
+"""Key of an output's sign among the bounds, and its value for outputs that are no NaN: see `ops._core.overflow`."""
 CHUNK = 1 << 16
 """Elements per chunk."""
 SHARE_OF_ULP = 0.5
@@ -181,7 +182,7 @@ class _Tally:
 
 def _check_output(name: str, output: Array, expected: Expected, relaxed: float) -> Check:
     reference, bound = expected.values[name], expected.bounds.get(name, 0.0)
-    signed = expected.bounds.get(sign_of(name), 0.0)
+    signed = expected.bounds.get(SIGN_OF.format(name), 0.0)
     info = dtype_info(output.dtype.name)
     exact = info.kind not in ("float", "complex")
     tally = _Tally()

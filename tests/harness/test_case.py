@@ -83,6 +83,7 @@ def test_the_identity_is_what_it_always_was() -> None:
     assert case.id == "27be20fd844ebc70"
 
 
+exponents = st.floats(width=32, allow_nan=False, allow_subnormal=False) | st.sampled_from([2.0, -0.0])
 numbers = st.floats(allow_nan=False) | st.sampled_from([math.inf, -math.inf, 2.0, 0.0, -0.0])
 finite = st.floats(-1e6, 1e6)
 texts = st.text(max_size=8)
@@ -108,7 +109,7 @@ def cases(draw: st.DrawFn) -> Case:
     axes = st.integers(-len(shape), len(shape) - 1)
     pairs = st.tuples(axes, axes).filter(lambda pair: (pair[0] - pair[1]) % len(shape))
     axis = draw(st.none() | axes | pairs if len(shape) > 1 else st.none() | axes)
-    porder = draw(numbers.filter(lambda p: p != 0 or not isinstance(axis, tuple)) | st.just("fro"))
+    porder = draw(exponents.filter(lambda p: p != 0 or not isinstance(axis, tuple)) | st.just("fro"))
     positive = st.none() | st.floats(1e-6, 1e6)
     return Case(
         op=draw(st.sampled_from(["p_norm", "p_norm_grad"])),

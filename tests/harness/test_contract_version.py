@@ -9,6 +9,8 @@ import sys
 from pathlib import Path
 
 from opgauge.harness.worker.contract import ASKED, FIELDS, OPTIONAL, incompatibility
+from opgauge.harness.worker.verify import SIGN_OF, SIGNED_NUMBER
+from opgauge.ops._core import overflow
 from tests.tinytree import TinyTree
 
 ROOT = Path(__file__).parent.parent.parent
@@ -43,6 +45,11 @@ def test_a_worker_asks_for_nothing_else() -> None:
     known |= {(module.rpartition(".")[0], module.rpartition(".")[2]) for module in ASKED}
     assert asked
     assert asked - known == set()
+
+
+def test_both_sides_of_the_contract_name_signs_alike() -> None:
+    """Bounds name an output's sign by a key that the worker knows without importing it: older trees have none."""
+    assert (SIGN_OF.format("y"), SIGNED_NUMBER) == (overflow.sign_of("y"), overflow.SIGNED_NUMBER)
 
 
 def test_this_tree_has_all_that_is_asked() -> None:

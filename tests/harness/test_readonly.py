@@ -89,5 +89,5 @@ def test_the_gate_clones_where_git_cannot_be_written(tmp_path: Path) -> None:
     tree.commit("first")
     (tree.path / ".git" / "worktrees").write_text("")
     quick = ("--pairs", "1", "--most-pairs", "1", "--block-s", "0.01", "--device", "cpu")
-    found = json.loads(tree.opgauge("gate", "--base", "HEAD", *quick, "--json", code=4))
+    found = json.loads(tree.opgauge("gate", "--base", "HEAD", "--all", *quick, "--json", code=4))
     assert [(one["op"], one["kind"]) for one in found["cases"]] == [("steady", "compared")]
