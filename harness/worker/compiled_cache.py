@@ -20,9 +20,9 @@ from numba.core.caching import IndexDataCacheFile, UserProvidedCacheLocator
 from opgauge.harness.caches import COMPILED
 from opgauge.ops._core.cache import cache_folder
 
-numbered = IndexDataCacheFile._data_name  # noqa: SLF001
+_numbered = IndexDataCacheFile._data_name  # noqa: SLF001
 # `ops._cpu.jit` does so too, and says why: older trees do not
-IndexDataCacheFile._data_name = lambda self, number: f"{os.getpid()}-{numbered(self, number)}"  # noqa: SLF001
+IndexDataCacheFile._data_name = lambda self, number: f"{os.getpid()}-{_numbered(self, number)}"  # noqa: SLF001
 
 
 class ContentCacheLocator(UserProvidedCacheLocator):  # type: ignore[misc]
