@@ -71,13 +71,12 @@ class Effort:
     """Amount of sampling in one pair.
 
     side_s: seconds per side and case. threads: of each process on the CPU. end: time at which sampling stops, by
-    `time.monotonic`. precise: standard error of a pair's log ratio at which it stops.
+    `time.monotonic`.
     """
 
     side_s: float
     threads: int = 1
     end: float | None = None
-    precise: float = PRECISE
 
     def is_over(self) -> bool:
         """Whether no time is left."""
@@ -282,7 +281,7 @@ def _is_enough(times: Times, spent_s: float, effort: Effort, rounds: int) -> boo
     base, head = (found[side] for side in SIDES)
     if len(base) < 4 * LEAST_ROUNDS:
         return len(base) >= LEAST_ROUNDS and spent_s >= 2 * effort.side_s
-    return spent_s >= 2 * effort.side_s or standard_error(base, head) <= effort.precise
+    return spent_s >= 2 * effort.side_s or standard_error(base, head) <= PRECISE
 
 
 def standard_error(base_ns: Sequence[float], head_ns: Sequence[float]) -> float:

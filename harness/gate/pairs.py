@@ -15,7 +15,7 @@ from statistics import median
 from time import monotonic
 
 from opgauge.harness.gate.gate import Schedule, Spending, more_pairs
-from opgauge.harness.gate.interleaved import PRECISE, Effort, available_cpus, measure_coarse, measure_pair
+from opgauge.harness.gate.interleaved import Effort, available_cpus, measure_coarse, measure_pair
 from opgauge.harness.gate.pool import WorkerPool
 from opgauge.harness.gate.record import (
     BASE,
@@ -46,8 +46,6 @@ BLOCK_S = 0.2
 """Seconds of sampling of one trial in one process."""
 INTERLEAVED_S = 0.3
 """Seconds of sampling of one trial, per side, in one interleaved pair."""
-FIRST_PRECISE = 0.007
-"""Standard error of a log ratio at which sampling stops in the initial pairs: most cases need no better ones."""
 LEAST_S = 0.02
 """Seconds of sampling, at least, where a budget leaves less than `INTERLEAVED_S`."""
 SAMPLED = 0.5
@@ -58,8 +56,6 @@ COARSE_PAIRS = 4
 """Most pairs with all threads."""
 START = 4
 """Initial pairs of each job."""
-FIRST_S = 0.2
-"""Seconds of sampling of one trial, per side, in each of the initial interleaved pairs."""
 METHODS = (INTERLEAVED.partition("/")[0], BLOCKS.partition("/")[0])
 """Names of the methods, the default on a CPU first."""
 Tell = Callable[[str], None]
@@ -232,9 +228,8 @@ def measure_batch(pool: WorkerPool, wanted: Batch, plan: PairPlan, tell: Tell) -
         if interleaved:
             turns = len(SIDES) * len(open_) * (first + count - pair)
             available_s = max(LEAST_S, SAMPLED * plan.left_s() / turns)
-            most_s, precise = (INTERLEAVED_S, PRECISE) if first else (FIRST_S, FIRST_PRECISE)
-            side_s = min(plan.block_s or most_s, _affordable_s(open_), available_s)
-            measure_pair(pool, open_, pair, Effort(side_s, plan.threads, plan.end, precise))
+            side_s = min(plan.block_s or INTERLEAVED_S, _affordable_s(open_), available_s)
+            measure_pair(pool, open_, pair, Effort(side_s, plan.threads, plan.end))
         else:
             blocks.measure(open_, pair, is_last=pair + 1 == first + count)
         longest_s = monotonic() - started
