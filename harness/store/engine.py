@@ -72,11 +72,9 @@ def explained(url: str) -> Iterator[None]:
     except ModuleNotFoundError as error:
         msg = f"{_shown(url)} needs a driver: {error}. For PostgreSQL install opgauge[postgres]"
         raise StoreError(msg) from error
-    except OperationalError as error:
-        msg = f"{_shown(url)} cannot be opened: {error.orig}"
-        raise StoreError(msg) from error
     except DatabaseError as error:
-        msg = f"{_shown(url)} is not a usable database: {error.orig}"
+        what = "cannot be opened" if isinstance(error, OperationalError) else "is not a usable database"
+        msg = f"{_shown(url)} {what}: {error.orig}"
         raise StoreError(msg) from error
 
 

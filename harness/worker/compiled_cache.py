@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import os
 import sys
-from contextlib import suppress
 from functools import cache
 from hashlib import sha256
 from pathlib import Path
@@ -28,15 +27,6 @@ IndexDataCacheFile._data_name = lambda self, number: f"{os.getpid()}-{_numbered(
 class ContentCacheLocator(UserProvidedCacheLocator):  # type: ignore[misc]
     """Locator of Numba's cache for kernels of `ops`."""
 
-    def __init__(self, py_func: Any, py_file: str) -> None:
-        super().__init__(py_func, py_file)
-        root = _root() or Path()
-        inner = Path(py_file).resolve().relative_to(root).with_suffix("")
-        folder = cache_folder(COMPILED) / digest(root, inner.parts[0])
-        self._cache_path = str(folder.joinpath(*inner.parts))
-        with suppress(OSError):
-            os.utime(folder)
-
     @classmethod
     def from_function(cls, py_func: Any, py_file: str) -> Self | None:
         """A locator for a function in a file of `ops`, else None."""
@@ -44,8 +34,12 @@ class ContentCacheLocator(UserProvidedCacheLocator):  # type: ignore[misc]
         if root is None or not file.is_file() or not file.is_relative_to(root):
             return None
         found = cls(py_func, py_file)
+        inner = file.relative_to(root).with_suffix("")
+        folder = cache_folder(COMPILED) / digest(root, inner.parts[0])
+        found._cache_path = str(folder.joinpath(*inner.parts))
         try:
             found.ensure_cache_path()
+            os.utime(folder)
         except OSError:
             return None
         return found
