@@ -151,8 +151,25 @@ def _current(location: ArrayLocation) -> Iterator[None]:
             yield
             return
         stream = import_module("torch").cuda.current_stream(location.index).cuda_stream
-        with cuda.ExternalStream(stream, location.index):
+        with _adopted_stream(cuda, stream, location.index):
             yield
+
+
+@dataclass(frozen=True)
+class _Handle:
+    """A stream by its address, as the protocol of CUDA streams wants it (version 0)."""
+
+    address: int
+
+    def __cuda_stream__(self) -> tuple[int, int]:
+        return 0, self.address
+
+
+def _adopted_stream(cuda: Any, address: int, device: int) -> Any:
+    """A stream of another library as CuPy's; where CuPy has `from_external`, it deprecates `ExternalStream`."""
+    if hasattr(cuda.Stream, "from_external"):
+        return cuda.Stream.from_external(_Handle(address))
+    return cuda.ExternalStream(address, device)
 
 
 def _adopted(name: str, value: Any, location: ArrayLocation) -> Any:

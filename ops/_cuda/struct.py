@@ -10,18 +10,36 @@ SCALARS = {"int32": "int", "uint32": "unsigned int", "int64": "long long", "uint
 
 
 def define(name: str, dtype: Any, known: Mapping[str, Any]) -> str:
-    """C++ definition of the struct `name`, on one line, with checks that the compiler lays it out as NumPy does.
+    """C++ definition of the struct `name`, on one line, with a check of its size by the compiler.
 
     known: other structs by name, for nested fields. Fields of raw bytes (`V4`) are padding and have no name in C++.
-    Raises KeyError for a field of another type.
+    Raises KeyError for a field of another type, ValueError for one that C++ would place elsewhere. NVRTC before 13.1
+    has no `offsetof`, so places are checked here.
     """
     names = {found: kind for kind, found in known.items()}
-    members, checks = [], [f"sizeof({name}) == {dtype.itemsize}"]
+    members, end = [], 0
     for field, (kind, offset, *_) in dtype.fields.items():
         base, shape = kind.subdtype or (kind, ())
         if base.kind == "V" and not base.names:
             continue
+        if offset != _rounded_up(end, _alignment(base)):
+            msg = f"{name}.{field} is at byte {offset}, C++ would place it at {_rounded_up(end, _alignment(base))}"
+            raise ValueError(msg)
+        end = offset + kind.itemsize
         lengths = "".join(f"[{length}]" for length in shape)
         members.append(f"{names[base] if base.names else SCALARS[base.name]} {field}{lengths};")
-        checks.append(f"__builtin_offsetof({name}, {field}) == {offset}")
-    return f'struct {name} {{ {" ".join(members)} }}; static_assert({" && ".join(checks)}, "layout of {name}")'
+    return (
+        f'struct {name} {{ {" ".join(members)} }}; static_assert(sizeof({name}) == {dtype.itemsize}, "size of {name}")'
+    )
+
+
+def _alignment(dtype: Any) -> int:
+    """Alignment in bytes that C++ gives a scalar, array or struct."""
+    base = dtype.base
+    if not base.names:
+        return 1 if base.kind == "V" else int(base.itemsize)
+    return max(_alignment(kind) for kind, *_ in base.fields.values())
+
+
+def _rounded_up(offset: int, alignment: int) -> int:
+    return -(-offset // alignment) * alignment

@@ -1,4 +1,4 @@
-"""CUDA structs from dtypes: the definition, and that the compiler checks the layout."""
+"""CUDA structs from dtypes: the definition, and that layouts are checked."""
 
 from __future__ import annotations
 
@@ -30,11 +30,22 @@ def test_fields_have_the_names_and_types_of_the_dtype() -> None:
         define("Pair", np.dtype([("x", np.float32)]), {})
 
 
-def test_another_layout_does_not_compile(tmp_path: Path) -> None:
+def test_a_field_that_cpp_would_place_elsewhere_is_refused() -> None:
+    """Packed as NumPy does by default, too early; with padding that C++ does not add, too late; nested, likewise."""
+    for fields in (
+        [("first", np.int32), ("second", np.int64)],
+        [("first", np.int32), ("pad", "V4"), ("second", np.int32)],
+        [("first", np.int64), ("pad", "V4"), ("by", DIVISOR)],
+    ):
+        with pytest.raises(ValueError, match=r"Pair\.(second|by) is at byte \d+, C\+\+ would place it at \d+"):
+            define("Pair", np.dtype(fields), {"Divisor": DIVISOR})
+
+
+def test_another_size_does_not_compile(tmp_path: Path) -> None:
     """C++ pads the struct to a multiple of 8 bytes: a dtype without that padding is refused, one with it compiles."""
     source = tmp_path / "pair.cu"
     source.write_text(KERNEL, encoding="utf-8")
-    with pytest.raises(CompileError, match="layout of Pair"):
+    with pytest.raises(CompileError, match="size of Pair"):
         compile_source(source, ("add",), "sm_80", (f"-DDEFINE_Pair={define('Pair', PAIR, {'Divisor': DIVISOR})}",))
     text = define("Pair", np.dtype([*FIELDS, ("end", "V4")]), {"Divisor": DIVISOR})
     assert compile_source(source, ("add",), "sm_80", (f"-DDEFINE_Pair={text}",)).names
