@@ -91,11 +91,12 @@ figures:
 	rm -f figures*.db*
 
 # Pinned and hashed, without addresses: an index may be anywhere.
+LOCK := uv pip compile -q --universal --generate-hashes --no-emit-index-url --no-annotate --no-header --python-version 3.11
 lock:
 	for extra in "" cuda12 cuda13 profile "test --extra site --extra fuzz"; do \
-	  uv pip compile -q --universal --generate-hashes --no-emit-index-url --no-annotate --no-header --python-version 3.11 \
-	    $${extra:+--extra $$extra} --extra build pyproject.toml -o requirements/$$(echo $${extra:-run} | cut -d" " -f1).txt; \
+	  $(LOCK) $${extra:+--extra $$extra} --extra build pyproject.toml -o requirements/$$(echo $${extra:-run} | cut -d" " -f1).txt; \
 	done
+	printf 'nvidia-cuda-nvrtc-cu12==12.4.99\nnvidia-cuda-nvrtc==13.0.48\n' | $(LOCK) - -o requirements/oldest.txt
 
 clean:
 	rm -rf $(VENV) .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache opgauge.db* demo.db* figures*.db*
@@ -114,8 +115,10 @@ $(VENV)/.run: $(VENV)/.python requirements/$(or $(CUDA),run).txt pyproject.toml
 	$(BIN)/opgauge schema --output cases/schema/case.schema.json
 	touch $@
 
-$(VENV)/.test: $(VENV)/.run requirements/test.txt
+# The oldest NVRTC of each CUDA version lies apart: it has the names of the newest.
+$(VENV)/.test: $(VENV)/.run requirements/test.txt requirements/oldest.txt
 	$(INSTALL) --require-hashes -r requirements/test.txt
+	$(INSTALL) --require-hashes --target $(VENV)/oldest -r requirements/oldest.txt
 	touch $@
 
 # The browser tests want Debian's chromium; without one, and without the right to install it, they are skipped.

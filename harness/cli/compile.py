@@ -31,6 +31,8 @@ if TYPE_CHECKING:
 
 MOST_PHASES = 4
 """Phases of the workers' time that the summary line names."""
+MOST_FAULTS = 10
+"""Trials that did not work which are listed below it."""
 
 
 def compile_(
@@ -66,6 +68,9 @@ def compile_all(trials: Sequence[Trial], workers: int, progress: Progress, **mor
     phases = ", ".join(f"{100 * time / spent:.0f} % {phase}" for phase, time in found.seconds.most_common(MOST_PHASES))
     summary = f"{found.right} of {len(trials)} trials compiled and valid, {took:.0f} s"
     typer.echo(f"{summary} (worker time: {phases})" if phases else summary, err=True)
+    for result in found.faults[:MOST_FAULTS]:
+        case, implementation = result.trial.case, result.trial.implementation
+        typer.echo(f"  {case.op} · {case.name}, {implementation}: {result.status}: {result.reason}", err=True)
     return found
 
 

@@ -41,11 +41,13 @@ KEPT_BYTES = 256 << 20
 class Ahead:
     """Results of calling trials before they are measured.
 
-    right: number of valid trials. seconds: of all workers, by phase. trusted: by trial, the digest of checked
-    outputs, and the check. kept: a folder for inputs, or None. workers: number of references computed at once.
+    right: number of valid trials. faults: results of the others. seconds: of all workers, by phase. trusted: by trial,
+    the digest of checked outputs, and the check. kept: a folder for inputs, or None. workers: number of references
+    computed at once.
     """
 
     right: int = 0
+    faults: list[Result] = field(default_factory=list)
     seconds: Counter[str] = field(default_factory=Counter)
     trusted: dict[Finished, Mapping[str, Any]] = field(default_factory=dict)
     kept: Path | None = None
@@ -55,6 +57,7 @@ class Ahead:
         """Record a trial that was called and checked; outputs whose bits differ between calls have no digest."""
         self.seconds.update(result.extra.get("phases_s", {}))
         if result.status is not Status.OK or result.check is None:
+            self.faults.append(result)
             return
         self.right += 1
         if "digest" in result.extra:

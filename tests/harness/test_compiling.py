@@ -13,6 +13,8 @@ from typing import Any, cast
 import pytest
 
 from opgauge.harness.case.case import Case
+from opgauge.harness.cli.compile import compile_all
+from opgauge.harness.cli.options import open_progress
 from opgauge.harness.result.record_json import from_json
 from opgauge.harness.result.result import Check, Result, Status, Trial
 from opgauge.harness.run import compiling
@@ -32,8 +34,19 @@ def test_every_trial_is_called_once_by_one_of_the_workers() -> None:
     told: Counter[str] = Counter()
     ahead = compile_ahead(trials, 2, lambda trial: told.update([f"{trial.case.name} {trial.implementation}"]))
     assert ahead.right == 6
+    assert [fault.trial.implementation for fault in ahead.faults] == ["nobody"]
     assert set(told.values()) == {1}
     assert len(told) == 7
+
+
+def test_a_trial_that_is_not_valid_is_named(capsys: pytest.CaptureFixture[str]) -> None:
+    """Below the summary, with its status and reason."""
+    trials = [Trial(CASES[0], name, "cpu", "cpu") for name in ("baseline", "nobody")]
+    compile_all(trials, 1, open_progress("plain", quiet=True)(2))
+    told = capsys.readouterr().err
+    assert "1 of 2 trials compiled and valid" in told
+    assert "p_norm · c3, nobody: unsupported: " in told
+    assert "c3, baseline" not in told
 
 
 def test_references_have_as_much_longer_as_there_are_workers(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,0 +1,80 @@
+"""Every CUDA source compiles with the oldest supported NVRTC of each CUDA version, without a GPU.
+
+`make test` installs them into `oldest` beside the interpreter: they have the names of the newest, which all else uses.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import re
+import sys
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
+from pathlib import Path
+
+import pytest
+
+from opgauge import ops
+from opgauge.ops._cuda.source import CudaSource, all_sources, program_options
+
+ROOT = Path(ops.__file__).parents[1]
+INSTALLED = Path(sys.prefix) / "oldest"
+ARCHITECTURE = "sm_90a"
+LIBRARIES = {"12.4": "nvidia/cuda_nvrtc/lib", "13.0": "nvidia/cu13/lib"}
+"""Folders of NVRTC by version."""
+REJECTED = "__device__ int twice(int number) { return 2 * nmber; }"
+"""A source that no NVRTC compiles."""
+Input = tuple[str, bytes, str, list[bytes]]
+"""Name, text, name expression and options of a source."""
+
+
+def _input(source: CudaSource) -> Input:
+    options: list[bytes] = program_options(source.path, ARCHITECTURE, source.options).as_bytes("nvrtc")
+    return str(source.path), source.path.read_bytes(), source.on(ARCHITECTURE)[0], options
+
+
+def compile_all(folder: Path, inputs: list[Input]) -> tuple[str, dict[str, str]]:
+    """Version of the NVRTC in `folder`, and its log by name of the sources that it rejects."""
+    for builtins in folder.glob("libnvrtc-builtins.so.*"):
+        ctypes.CDLL(str(builtins))
+    (path,) = folder.glob("libnvrtc.so.*")
+    nvrtc = ctypes.CDLL(str(path))
+    major, minor = ctypes.c_int(), ctypes.c_int()
+    nvrtc.nvrtcVersion(ctypes.byref(major), ctypes.byref(minor))
+    logs = {}
+    for name, text, expression, options in inputs:
+        program, size = ctypes.c_void_p(), ctypes.c_size_t()
+        nvrtc.nvrtcCreateProgram(ctypes.byref(program), text, name.encode(), 0, None, None)
+        nvrtc.nvrtcAddNameExpression(program, expression.encode())
+        if nvrtc.nvrtcCompileProgram(program, len(options), (ctypes.c_char_p * len(options))(*options)):
+            nvrtc.nvrtcGetProgramLogSize(program, ctypes.byref(size))
+            log = ctypes.create_string_buffer(size.value)
+            nvrtc.nvrtcGetProgramLog(program, log)
+            logs[name] = log.value.decode()
+        nvrtc.nvrtcDestroyProgram(ctypes.byref(program))
+    return f"{major.value}.{minor.value}", logs
+
+
+@pytest.mark.parametrize("version", LIBRARIES)
+def test_every_source_compiles(version: str) -> None:
+    """With its first expression; a source with a fault is rejected."""
+    folder = INSTALLED / LIBRARIES[version]
+    if not folder.is_dir():
+        pytest.skip(f"NVRTC {version} is not installed in {INSTALLED}: `make test` does that")
+    inputs = [*map(_input, all_sources()), ("faulty.cu", REJECTED.encode(), "twice", [])]
+    with ProcessPoolExecutor(1, get_context("spawn")) as pool:
+        found, logs = pool.submit(compile_all, folder, inputs).result()
+    assert found == version
+    assert "nmber" in logs.pop("faulty.cu")
+    assert not logs
+
+
+def test_the_oldest_are_what_the_package_asks_for() -> None:
+    """The versions that are tested are the least ones of pyproject.toml."""
+    project = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
+    least = set(re.findall(r'"nvidia-cuda-nvrtc(?:-cu12)?>=([\d.]+)"', project))
+    pinned = re.findall(
+        r"^nvidia-cuda-nvrtc\S*==(\d+\.\d+)", (ROOT / "requirements/oldest.txt").read_text(), re.MULTILINE
+    )
+    assert sorted(pinned) == sorted(LIBRARIES)
+    assert {version.removesuffix(".0") for version in pinned} == {version.removesuffix(".0") for version in least}
