@@ -19,7 +19,7 @@ class DtypeInfo:
 
     `accumulate` is the dtype of sums and of scalar parameters in kernels:
     float32 for 16-bit floats, the dtype itself otherwise.
-    `epsilon` is the distance from 1 to the next number (0 for exact dtypes).
+    `epsilon` is the distance from 1 to the next number, `subnormal` that from 0 (0 for exact dtypes).
     """
 
     name: str
@@ -29,6 +29,7 @@ class DtypeInfo:
     accumulate: str
     epsilon: float
     largest: float
+    subnormal: float = 0.0
 
     @property
     def itemsize(self) -> int:
@@ -39,7 +40,8 @@ class DtypeInfo:
 def _float(name: str, numpy: object, ctype: str, accumulate: str) -> DtypeInfo:
     info: Any = ml_dtypes.finfo(numpy)  # type: ignore[no-untyped-call]
     dtype = np.dtype(numpy)  # type: ignore[call-overload]
-    return DtypeInfo(name, "float", dtype, ctype, accumulate, float(info.eps), float(info.max))
+    numbers = map(float, (info.eps, info.max, info.smallest_subnormal))
+    return DtypeInfo(name, "float", dtype, ctype, accumulate, *numbers)
 
 
 def _int(name: str, ctype: str) -> DtypeInfo:

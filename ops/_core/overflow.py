@@ -9,6 +9,7 @@ Partial results are in the accumulating dtype: float32 for 16-bit floats, the dt
 - If a result exceeds the output's dtype, the output is infinite with the result's sign.
 - Values below the normal range of the accumulating dtype may be flushed: terms count as 0, and the bound includes
   their sum. Parameters count as such values.
+- A rounded 16-bit intermediate value is off by half its epsilon, near 0 by half the smallest subnormal.
 - If an intermediate value overflows and the result is small, the output is between 0 and twice the result:
   normalization of 1e30, whose squared distances are infinite in float32, gives beta in every library.
 - NaN and infinite inputs give the formula's result in IEEE arithmetic.

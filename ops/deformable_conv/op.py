@@ -203,7 +203,8 @@ def bound(
     epsilon = dtype_info(dtype_info(dtype).accumulate).epsilon
     allowed = UNITS * epsilon / 2 * magnitude + 4 * epsilon * wobble
     if dtype_info(dtype).itemsize == PAIR:
-        allowed = allowed + dtype_info(dtype).epsilon * magnitude
+        terms = np.abs(arrays["filter"]).sum(axis=(1, 2, 3))[:, None, None]
+        allowed = allowed + dtype_info(dtype).epsilon * magnitude + dtype_info(dtype).subnormal / 2 * terms
     bounds = sum_bounds("out", allowed, magnitude, accumulated_limits(dtype)[1])
     return _with_partial(bounds, arrays, dtype)
 
@@ -221,6 +222,9 @@ def bound_grad(
     for name in _wanted(magnitudes, params):
         size = magnitudes[name]
         error = (UNITS * epsilon * chained.get(name, 1.0) + held) * size + 4 * epsilon * wobble[name]
+        if held and name == "filter_grad":
+            terms = np.abs(arrays["out_grad"]).sum(axis=(0, 2, 3))[:, None, None, None]
+            error = error + dtype_info(dtype).subnormal / 2 * terms
         bounds |= sum_bounds(name, error, size, accumulated_limits(dtype)[1])
     return _with_partial(bounds, arrays, dtype)
 
