@@ -20,10 +20,17 @@ from opgauge.ops._core.op import Array
 
 BLOCK = 32
 """Elements per slice that keep their size."""
-SHRINK = {"float16": 2.0**-5, "bfloat16": 2.0**-10, "float32": 2.0**-10, "float64": 2.0**-20}
-"""Factor of the other elements, by dtype: none becomes subnormal."""
-LONG, LONG_SHRINK = 1 << 16, {"float32": 2.0**-20, "float64": 2.0**-30, "bfloat16": 2.0**-20}
-"""Length of slices from which smaller factors are used, since the sum of the others would still dominate."""
+SHRINK = {"float16": 2.0**-5, "bfloat16": 2.0**-30, "float32": 2.0**-30, "float64": 2.0**-30}
+"""Factor of the other elements, by dtype: none becomes subnormal.
+
+An honest sum in sequence may begin with the large elements, and then loses each that is smaller than a rounding of
+theirs. So these are so small that their sum, or that of their squares, does not matter.
+"""
+OPPOSITE = -15 / 16
+"""Ratio of the second half of a block to its first half.
+
+The mean of a slice is then small too: a variance would sum its square in place of each small element, and lose that.
+"""
 SLICES = 4
 """Changed slices: the large elements are the last ones of one, the first ones of one, and elsewhere in the others."""
 MOST_ELEMENTS = 1 << 20
@@ -58,13 +65,16 @@ def emphasize(
 
 
 def _emphasized(row: Array, number: int, rng: np.random.Generator) -> Array:
-    """A row of which only a block keeps its size."""
+    """A row of which only a block keeps its size; its halves nearly cancel, unless all elements have one sign."""
     length = min(BLOCK, row.size)
-    last = row.size - length
+    last, half = row.size - length, length // 2
     start = (last, 0, int(rng.integers(0, last + 1)))[number % 3]
-    factors = {**SHRINK, **LONG_SHRINK} if row.size >= LONG else SHRINK
-    shrunk: Array = row * row.dtype.type(factors[row.dtype.name])
-    shrunk[start : start + length] = row[start : start + length]
+    factor = row.dtype.type
+    shrunk: Array = row * factor(SHRINK[row.dtype.name])
+    block = row[start : start + length].copy()
+    if row.min() < 0 < row.max():
+        block[half : 2 * half] = block[:half] * factor(OPPOSITE)
+    shrunk[start : start + length] = block
     return shrunk
 
 
