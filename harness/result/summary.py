@@ -88,15 +88,20 @@ def within_peaks(result: Result, ceilings: Mapping[str, Ceilings]) -> Result:
 
 
 def remarks(extra: Mapping[str, Any], measurement: Mapping[str, Any] | Measurement | None) -> list[str]:
-    """Properties of the samples that a median hides, in words: contention, drift, modes, inputs that did not change."""
+    """Properties of the samples that a median hides, in words.
+
+    Contention, drift, modes, inputs that did not change, threads that the kernel left waiting.
+    """
     if isinstance(measurement, Measurement):
         contended = measurement.contended
     else:
         contended = (measurement or {}).get("contended", 0)
+    waiting = [str(one) for one in extra.get("waiting_threads") or ()]
     return [
         *([f"other processes used the cores in {contended} sample{'s' * (contended != 1)}"] if contended else []),
         *([str(extra["series"])] if extra.get("series") else []),
         *(["inputs did not change between samples"] if extra.get("varied") is False else []),
+        *([f"left threads that wait ({', '.join(waiting[:3])})"] if waiting else []),
     ]
 
 

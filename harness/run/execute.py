@@ -24,12 +24,12 @@ from opgauge.ops import TuningError, find_op
 from opgauge.ops._core.op import tensor_bytes
 from opgauge.ops._core.tuning import read as read_tuning
 
-REFERENCE_PHASES = (protocol.EMPHASIS, protocol.MEASURE, protocol.SUCCESSION, protocol.SINGLE_CALLS)
+REFERENCE_PHASES = (protocol.EMPHASIS, protocol.MEASURE, protocol.SUCCESSION, protocol.IDLE, protocol.SINGLE_CALLS)
 """Phases after the first that compute a reference: they may take its time besides the kernel's."""
 DOUBTFUL = (Status.ERROR, Status.OUT_OF_MEMORY)
 """Statuses after which a CUDA context may be unusable."""
 DOUBTS = 2
-"""Repeats of a trial that is wrong by its times alone: other processes may have disturbed them."""
+"""Repeats of a trial that is wrong by its times alone, or that a thread of an earlier trial has disturbed."""
 HELD_BYTES = 256 << 20
 """Size of a case above which its implementations are not interleaved, since they would not fit in memory together."""
 
@@ -160,7 +160,7 @@ class LocalExecutor:
         request = protocol.RunTrial(trial, block=block, **given)
         found = self._measured(request)
         for _ in range(DOUBTS):
-            if not _is_wrong_by_time(found):
+            if not (_is_wrong_by_time(found) or found.get("extra", {}).get("disturbed")):
                 break
             found = self._measured(request)
         return found
@@ -291,7 +291,9 @@ class LocalExecutor:
                 plain = {"trial": to_json(before.trial), "block": block, **lost}
                 return {name: joined(before, self._result(before.trial, plain))}
             if isinstance(reply, protocol.InterleavedResults):
-                found = (from_json(Result, result) for result in reply.results)
+                found = [from_json(Result, result) for result in reply.results]
+                if any(result.extra.get("unfit") for result in found):
+                    self._replace()
                 return dict(zip(held, found, strict=True))
             name = reply.implementation
 

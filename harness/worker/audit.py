@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
-from time import perf_counter, process_time_ns
+from time import perf_counter, process_time_ns, thread_time_ns
 from typing import Any
 
 import numpy as np
@@ -77,6 +77,7 @@ class Audit:
         )
         self._bytes = sum(int(array.nbytes) for array in attempt.accepted.values())
         self._begun = perf_counter()
+        self.others_ns = process_time_ns() - thread_time_ns()  # CPU time of other threads before the audited calls
         self._whole = _TimeShare(SHARE)
         self._fresh = _TimeShare(SHARE, FRESH_S)
         self._started = 0.0

@@ -20,18 +20,20 @@ from opgauge.harness.case.case import Case
 from opgauge.harness.measure import Limits, Timer, timer_for
 from opgauge.harness.measure.series import with_series
 from opgauge.harness.result.result import Calibration, Check, Footprint, Measurement, Result, Status, Trial
-from opgauge.harness.result.summary import PEERS
 from opgauge.harness.worker import protocol
 from opgauge.harness.worker.attempt import Attempt, Trusted, WrongError
 from opgauge.harness.worker.audit import Audit
 from opgauge.harness.worker.buffers import Buffers
+from opgauge.harness.worker.damage import with_damage, with_disturbance, with_threads
 from opgauge.harness.worker.faults import FAULTS, blamed_on_op, fault_fields
+from opgauge.harness.worker.idle import check_idle
 from opgauge.harness.worker.inputs import Inputs, make_inputs
 from opgauge.harness.worker.kept import is_kept, keep_expected, keep_values, recall_expected, recall_values
+from opgauge.harness.worker.left_threads import LeftThreads, Snapshot
 from opgauge.harness.worker.phases import Phases
 from opgauge.harness.worker.shared_memory import allocating_in
 from opgauge.harness.worker.single_calls import check_single_calls, check_succession
-from opgauge.harness.worker.state import ProcessState, observe, restore
+from opgauge.harness.worker.state import observe, restore
 from opgauge.harness.worker.variation import find_variation
 from opgauge.harness.worker.verify import Expected, expect
 from opgauge.ops import (
@@ -52,7 +54,8 @@ from opgauge.ops._core.backend import cuda_device_count
 class Bench:
     """Runs trials one after another; `report` is called with each phase as it begins.
 
-    block, reference_threads, memory: of the last trial; the first block decides the addresses of a GPU's buffers.
+    block, reference_threads, memory, threads: of the last trial; the first block decides the addresses of a GPU's
+    buffers. left: waiting threads of earlier trials, and left_used their CPU time after the last trial's first call.
     """
 
     def __init__(self, report: Callable[[str], None]) -> None:
@@ -67,6 +70,9 @@ class Bench:
         self.expected: Expected | None = None
         self.buffers: dict[str, Buffers] = {}
         self.held: dict[str, tuple[_Ready, Result]] = {}
+        self.threads = LeftThreads()
+        self.left: list[LeftThreads] = []
+        self.left_used: list[Snapshot] = []
 
     def run(
         self,
@@ -101,7 +107,7 @@ class Bench:
         phases.written_share = round(work.bytes_written / work.bytes, 4) if work.bytes else None
         result = Result(trial, Status.OK, bytes=work.bytes, flops=work.flops, block=block)
         ready = None
-        before = observe()
+        before, self.threads, self.left_used = observe(), LeftThreads(), []
         try:
             found = find_trial_kernel(trial, cpu_fallback=cpu_fallback)
             result = replace(result, fell_back=found.fell_back, deterministic=found.kernel.deterministic)
@@ -124,7 +130,10 @@ class Bench:
             reason = f"{damage.text}, and the harness failed"
             return replace(result, status=Status.WRONG, reason=reason, extra={"unfit": True})
         result = replace(result, extra=phases.extra(failed=result.status is not Status.OK))
-        result = with_series(_with_damage(result, before))
+        result = with_series(with_damage(result, before, self.threads))
+        result = with_disturbance(result, zip(self.left, self.left_used, strict=False))
+        if "waiting_threads" in result.extra:
+            self.left.append(self.threads)
         if hold and ready is not None:
             self.held[trial.implementation] = ready, result
         return result
@@ -156,7 +165,8 @@ class Bench:
                 result = replace(result, measurement=measurement)
         except FAULTS as error:
             result = replace(result, measurement=None, **fault_fields(error))
-        return replace(result, extra=phases.extra(failed=result.status is not Status.OK))
+        result = replace(result, extra=phases.extra(failed=result.status is not Status.OK))
+        return with_threads(result, ready.threads)
 
     def timer(self, backend: str, index: int) -> Timer:
         """The timer of a device, created once for its stream and compiled kernels."""
@@ -229,7 +239,9 @@ class Bench:
                     phases.begin("first call")
                     returned = attempt.call(call, 0)
                     first = attempt.check(returned, reference, "in the first call")
-                ready = _Ready(attempt, call, reference, Audit(attempt, reference), returned)
+                self.threads.begin()
+                self.left_used = [one.snapshot() for one in self.left]
+                ready = _Ready(attempt, call, reference, Audit(attempt, reference), self.threads, returned)
                 # the samples that count come later, and are audited and followed by a check
                 is_brief = hold and not extra_checks
                 if not is_brief:
@@ -244,6 +256,8 @@ class Bench:
                 if extra_checks:
                     phases.begin(protocol.SUCCESSION)
                     check_succession(ready.audit, attempt, call, measurement)
+                    phases.begin(protocol.IDLE)
+                    check_idle(ready.audit, attempt)
                     phases.begin(protocol.SINGLE_CALLS)
                     check_single_calls(ready.audit, attempt, call, measurement)
                 if not is_brief:
@@ -301,31 +315,14 @@ class _Ready:
     call: Bound
     reference: Callable[[], Expected]
     audit: Audit
+    threads: LeftThreads
     returned: Any = None
-
-
-PEERS_MAY = ("children", "threads", "blas_threads", "handlers", "torch_state", "environment")
-"""Fields of the process's state that a peer may change."""
 
 
 def _recording(module: str) -> AbstractContextManager[Mapping[str, Any]]:
     """Context that records kernels, or launch parameters; empty for a tree whose `ops` cannot record."""
     record = getattr(sys.modules.get(f"opgauge.ops.{module}"), "recording", None)
     return nullcontext({}) if record is None else record()
-
-
-def _with_damage(result: Result, before: ProcessState) -> Result:
-    """The result of a trial after restoring the process's previous state.
-
-    Changes that a kernel made are its fault. A process that cannot be restored is marked as unfit for other trials.
-    Peers in torch may start threads and processes of their own.
-    """
-    damage = restore(before, PEERS_MAY if result.trial.implementation in PEERS else ())
-    if damage.is_lasting:
-        result = replace(result, extra={**result.extra, "unfit": True})
-    if not damage.text or result.status is not Status.OK:
-        return result
-    return replace(result, status=Status.WRONG, reason=damage.text, measurement=None)
 
 
 def _with_resources(measurement: Measurement, used: Mapping[str, Any]) -> Measurement:

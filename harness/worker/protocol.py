@@ -19,7 +19,7 @@ from opgauge.harness.errors import WorkerError
 
 Json = Mapping[str, Any]
 EMPHASIS, MEASURE = "call on emphasized inputs", "measure"
-SUCCESSION, SINGLE_CALLS = "calls in succession", "single calls"
+SUCCESSION, IDLE, SINGLE_CALLS = "calls in succession", "pauses between calls", "single calls"
 """Phases of a trial that may compute a reference beside calling the kernel, as `Phase` names them."""
 
 

@@ -1,7 +1,8 @@
 """State of a process that a kernel may change, at the expense of later trials.
 
 `observe` records the state before a trial, `restore` restores it afterwards and reports changes. A change that cannot
-be undone (code of the harness, threads of other libraries, child processes) makes the process unfit for further trials.
+be undone (code of the harness, hooks, child processes) makes the process unfit for further trials. Threads are judged
+by `left_threads`.
 """
 
 from __future__ import annotations
@@ -14,7 +15,6 @@ import math
 import os
 import signal
 import sys
-import threading
 import warnings
 from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
@@ -65,7 +65,6 @@ class ProcessState:
     rounding: tuple[float, ...]
     code: Mapping[str, Any]
     children: frozenset[int]
-    threads: frozenset[int]
     hooks: tuple[int, ...]
     priority: int
     limits: tuple[tuple[int, int], ...]
@@ -97,7 +96,6 @@ def observe() -> ProcessState:
         rounding=_rounding(),
         code=code(),
         children=frozenset(_children()),
-        threads=frozenset(thread.ident or 0 for thread in threading.enumerate()),
         hooks=hooks(),
         priority=os.getpriority(os.PRIO_PROCESS, 0),
         limits=_limits(),
@@ -224,6 +222,8 @@ def _changed_children(old: frozenset[int], new: frozenset[int]) -> str:
     names = []
     for child in new - old:
         with suppress(OSError):
+            if COMPILE_WORKER in Path(f"/proc/{child}/cmdline").read_bytes():
+                continue
             names.append(Path(f"/proc/{child}/comm").read_text(encoding="utf-8").strip())
     return f"left child processes ({', '.join(sorted(set(names)))})" if names else ""
 
@@ -259,6 +259,8 @@ def _changed_environment(old: Mapping[str, str], new: Mapping[str, str]) -> str:
     return f"changed the environment ({', '.join(names[:3])})" if names else ""
 
 
+COMPILE_WORKER = b"torch/_inductor/compile_worker"
+"""Part of the command of the process that torch's compiler starts with its first compilation, for later ones."""
 LIBRARIES = ("jax", "torch", "cupy", "numba", "tensorflow", "triton")
 """Packages that may install callbacks as they are imported."""
 SET_BY_LIBRARIES = (
@@ -303,10 +305,6 @@ _REPAIRS: dict[str, tuple[_Text, Callable[[Any], Any] | None]] = {
     "rounding": ("changed the rounding mode or flushes subnormal numbers to zero", _put_back_rounding),
     "code": (changed_code, None),
     "children": (_changed_children, None),
-    "threads": (
-        lambda old, new: f"left {len(new - old)} Python threads running" if new - old else "",
-        None,
-    ),
     "hooks": ("replaced a hook of the interpreter", None),
     "priority": ("changed the process' priority", None),
     "limits": ("changed limits of the process' resources", None),

@@ -1,0 +1,96 @@
+"""Threads that a kernel leaves behind are judged by their CPU time: those that wait may stay."""
+
+from __future__ import annotations
+
+import _thread
+import threading
+import time
+from collections.abc import Callable
+from importlib.util import find_spec
+
+import pytest
+
+from opgauge.harness.measure import Limits
+from opgauge.harness.result.result import Result, Status
+from opgauge.harness.result.summary import remarks
+from opgauge.harness.run.execute import LocalExecutor
+from opgauge.harness.worker.left_threads import LeftThreads
+from tests.faulty.trial import trial
+
+LIMITS = Limits(budget_s=0.02, min_samples=3, max_samples=6, warmup_s=0.0)
+TURNS = Limits(budget_s=60.0, min_samples=3, max_samples=6, warmup_s=0.0, turns=3, scattered_samples=6)
+ENOUGH_S = 0.05
+"""CPU time that is work."""
+
+
+def burn() -> None:
+    """Use the processor for a while."""
+    end = time.thread_time() + ENOUGH_S
+    while time.thread_time() < end:
+        pass
+
+
+def run(*implementations: str, limits: Limits = LIMITS, module: str = "threads") -> list[Result]:
+    """Results of small trials."""
+    with LocalExecutor(limits=limits, timeout_s=120, preload=(f"tests.faulty.{module}",)) as executor:
+        return list(executor.run([trial(name) for name in implementations]))
+
+
+@pytest.mark.parametrize("begin", [lambda task: threading.Thread(target=task).start(), _thread.start_new_thread])
+def test_work_after_the_first_call_counts(begin: Callable[..., object]) -> None:
+    """Work until `begin` does not; work after it does, also of a thread that `threading` does not list."""
+    threads, steps = LeftThreads(), [threading.Event() for _ in range(4)]
+
+    def task() -> None:
+        for go, done in (steps[:2], steps[2:]):
+            go.wait(60)
+            burn()
+            done.set()
+        stop.wait(60)
+
+    stop = threading.Event()
+    begin(*((task,) if begin is not _thread.start_new_thread else (task, ())))
+    steps[0].set()
+    steps[1].wait(60)
+    threads.begin()
+    assert threads.working() == ""
+    assert len(threads.names()) == 1
+    steps[2].set()
+    steps[3].wait(60)
+    assert "1 thread working" in threads.working()
+    assert threads.working(threads.snapshot()) == ""
+    stop.set()
+
+
+def test_a_thread_that_waits_is_told_and_no_fault() -> None:
+    """As those that compilers leave behind: the result is ok, and the process goes on."""
+    (result,) = run("compiles_in_a_thread")
+    assert result.status is Status.OK, result.reason
+    assert result.extra["waiting_threads"] == ["compiler_0"]
+    assert "unfit" not in result.extra
+    assert "left threads that wait (compiler_0)" in remarks(result.extra, result.measurement)
+
+
+def test_a_trial_that_an_earlier_thread_disturbs_is_measured_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In a new process, in which that thread does not exist."""
+    names = ("compiles_in_a_thread", "wakes_every_thread")
+    assert [result.extra.get("disturbed") for result in run(*names)] == [None, None]
+    monkeypatch.setattr("opgauge.harness.run.execute.DOUBTS", 0)
+    assert [result.extra.get("disturbed") for result in run(*names)] == [None, True]
+
+
+def test_a_thread_that_works_in_later_turns_is_a_fault() -> None:
+    """It may wait until the first samples are taken; the other implementation is valid."""
+    late, sound = run("works_in_later_turns", "sound_a", limits=TURNS)
+    assert late.status is Status.WRONG
+    assert "working after the first call (later_0" in late.reason
+    assert sound.status is Status.OK, sound.reason
+
+
+@pytest.mark.skipif(find_spec("torch") is None, reason="needs torch")
+def test_torch_compile_is_no_fault() -> None:
+    """Inductor's threads wait, and so does the process that it starts for later compilations."""
+    (result,) = run("user_compiled", module="compiled")
+    assert result.status is Status.OK, result.reason
+    assert "InductorSubproc" in result.extra["waiting_threads"]
+    assert any(name.startswith("ThreadPoolExecutor") for name in result.extra["waiting_threads"])
