@@ -26,14 +26,13 @@ from opgauge.harness.worker.audit import Audit
 from opgauge.harness.worker.buffers import Buffers
 from opgauge.harness.worker.damage import with_damage, with_disturbance, with_threads
 from opgauge.harness.worker.faults import FAULTS, blamed_on_op, fault_fields
-from opgauge.harness.worker.idle import check_idle
 from opgauge.harness.worker.inputs import Inputs, make_inputs
 from opgauge.harness.worker.kept import is_kept, keep_expected, keep_values, recall_expected, recall_values
 from opgauge.harness.worker.left_threads import LeftThreads, Snapshot
 from opgauge.harness.worker.phases import Phases
 from opgauge.harness.worker.shared_memory import allocating_in
-from opgauge.harness.worker.single_calls import check_single_calls, check_succession
-from opgauge.harness.worker.state import observe, restore
+from opgauge.harness.worker.single_calls import check_beside
+from opgauge.harness.worker.state import ProcessState, observe, restore
 from opgauge.harness.worker.variation import find_variation
 from opgauge.harness.worker.verify import Expected, expect
 from opgauge.ops import (
@@ -130,12 +129,18 @@ class Bench:
             reason = f"{damage.text}, and the harness failed"
             return replace(result, status=Status.WRONG, reason=reason, extra={"unfit": True})
         result = replace(result, extra=phases.extra(failed=result.status is not Status.OK))
-        result = with_series(with_damage(result, before, self.threads))
-        result = with_disturbance(result, zip(self.left, self.left_used, strict=False))
-        if "waiting_threads" in result.extra:
-            self.left.append(self.threads)
+        result = self._judged(with_series(result), before)
         if hold and ready is not None:
             self.held[trial.implementation] = ready, result
+        return result
+
+    def _judged(self, result: Result, before: ProcessState) -> Result:
+        """The result of a trial, judged by what it left in the process, which is restored."""
+        result = with_disturbance(
+            with_damage(result, before, self.threads), zip(self.left, self.left_used, strict=False)
+        )
+        if "waiting_threads" in result.extra:
+            self.left.append(self.threads)
         return result
 
     def parameters(self, trial: Trial) -> list[str]:
@@ -254,12 +259,7 @@ class Bench:
                     ready.audit.check_emphasis(call)
                 measurement = self._sample(ready, phases, limits, audited=not is_brief)
                 if extra_checks:
-                    phases.begin(protocol.SUCCESSION)
-                    check_succession(ready.audit, attempt, call, measurement)
-                    phases.begin(protocol.IDLE)
-                    check_idle(ready.audit, attempt)
-                    phases.begin(protocol.SINGLE_CALLS)
-                    check_single_calls(ready.audit, attempt, call, measurement)
+                    check_beside(ready.audit, attempt, call, measurement, phases)
                 if not is_brief:
                     self._check_after(ready, phases)
                 phases.varied = ready.audit.varied > 0

@@ -6,8 +6,11 @@ from time import perf_counter, perf_counter_ns, process_time_ns, sleep
 
 from opgauge.harness.result.result import Measurement
 from opgauge.harness.result.time_text import time_text
+from opgauge.harness.worker import protocol
 from opgauge.harness.worker.attempt import Attempt, WrongError
 from opgauge.harness.worker.audit import Audit
+from opgauge.harness.worker.idle import check_idle
+from opgauge.harness.worker.phases import Phases
 from opgauge.harness.worker.succession import Succession
 from opgauge.ops import Bound
 
@@ -34,6 +37,19 @@ LONG_NS = 50_000_000
 """Time of a call above which only samples are compared, unless they differ."""
 LEAST_SAMPLES, PAIRS = 2, 3
 """Samples of each kind that are compared, and pairs of calls that confirm a difference."""
+
+
+def check_beside(audit: Audit, attempt: Attempt, call: Bound, repeated: Measurement, phases: Phases) -> None:
+    """Check calls beside the samples: right after each other and one by one, and threads between calls.
+
+    Raises WrongError. repeated: the kernel's samples.
+    """
+    phases.begin(protocol.SUCCESSION)
+    check_succession(audit, attempt, call, repeated)
+    phases.begin(protocol.IDLE)
+    check_idle(audit, attempt)
+    phases.begin(protocol.SINGLE_CALLS)
+    check_single_calls(audit, attempt, call, repeated)
 
 
 def check_succession(audit: Audit, attempt: Attempt, call: Bound, repeated: Measurement) -> None:

@@ -20,7 +20,6 @@ def user_compiled(*, x: Any, out: dict[str, Any], **params: object) -> Any:
     del params, out
     config.compile_threads, config.worker_start_method = 4, "subprocess"
     torch.compiler.reset()
-    config.fx_graph_cache = False
     function = torch.compile(lambda values: values.abs().amax(-1), dynamic=False)
 
     def run() -> tuple[Any]:

@@ -5,8 +5,9 @@ from __future__ import annotations
 import _thread
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from importlib.util import find_spec
+from pathlib import Path
 
 import pytest
 
@@ -30,9 +31,15 @@ def burn() -> None:
         pass
 
 
-def run(*implementations: str, limits: Limits = LIMITS, module: str = "threads") -> list[Result]:
+def run(
+    *implementations: str,
+    limits: Limits = LIMITS,
+    module: str = "threads",
+    environment: Mapping[str, str] | None = None,
+) -> list[Result]:
     """Results of small trials."""
-    with LocalExecutor(limits=limits, timeout_s=120, preload=(f"tests.faulty.{module}",)) as executor:
+    preload = (f"tests.faulty.{module}",)
+    with LocalExecutor(limits=limits, timeout_s=120, preload=preload, environment=environment) as executor:
         return list(executor.run([trial(name) for name in implementations]))
 
 
@@ -88,9 +95,10 @@ def test_a_thread_that_works_in_later_turns_is_a_fault() -> None:
 
 
 @pytest.mark.skipif(find_spec("torch") is None, reason="needs torch")
-def test_torch_compile_is_no_fault() -> None:
+def test_torch_compile_is_no_fault(tmp_path: Path) -> None:
     """Inductor's threads wait, and so does the process that it starts for later compilations."""
-    (result,) = run("user_compiled", module="compiled")
+    cache = {"TORCHINDUCTOR_CACHE_DIR": str(tmp_path)}  # an empty one: threads compile
+    (result,) = run("user_compiled", module="compiled", environment=cache)
     assert result.status is Status.OK, result.reason
     assert "InductorSubproc" in result.extra["waiting_threads"]
     assert any(name.startswith("ThreadPoolExecutor") for name in result.extra["waiting_threads"])
