@@ -12,7 +12,7 @@ from opgauge.harness.judge.verdict import Metrics, Rule, Side
 from opgauge.harness.result.result import Status
 from opgauge.harness.store import listing
 from opgauge.harness.store.listing import Judged
-from opgauge.harness.store.queries import CaseInfo
+from opgauge.harness.store.queries import CaseInfo, share_of
 from opgauge.harness.store.run_queries import RunInfo
 from opgauge.web.level import GRAVE
 from opgauge.web.profile import number
@@ -62,7 +62,7 @@ def read_trials(reader: Reader, run: RunInfo) -> dict[TrialKey, ComparedTrial]:
 
 def _trial(case: CaseInfo, rule: Rule, blocks: list[Judged]) -> ComparedTrial:
     first = blocks[0]
-    work = (first.bytes, first.flops, _share(first.written_share))
+    work = (first.bytes, first.flops, share_of(first.written_share))
     if len(blocks) == 1:
         times: tuple[float, ...] = (first.median_ns,) if first.median_ns else ()
         side = _side_of(first.status, first.reason, first.peak, first.footprint)
@@ -72,15 +72,6 @@ def _trial(case: CaseInfo, rule: Rule, blocks: list[Judged]) -> ComparedTrial:
     blocks = sorted(blocks, key=lambda one: one.block)
     times = tuple([one.median_ns for one in blocks if one.median_ns])
     return ComparedTrial(case, rule, first.device, *work, times, _calibrations(blocks), _side(blocks))
-
-
-def _share(stored: str | float | None) -> float | None:
-    """A share from 0 to 1 in stored JSON; None for anything else, as a run may come from anywhere."""
-    try:
-        found = float(stored) if stored is not None else -1.0
-    except ValueError:
-        return None
-    return found if 0 <= found <= 1 else None
 
 
 def _rule_for(case: CaseInfo) -> Rule:

@@ -41,7 +41,7 @@ Answer = TypeVar("Answer")
 class Recent:
     """The latest runs of the history on every device, and their series, oldest commit first.
 
-    last_run: the newest commit's by device. work: least bytes and flops by case and device.
+    last_run: the newest commit's by device. work: a result with the least work, by case and device.
     """
 
     runs: tuple[RunInfo, ...] = ()
@@ -49,7 +49,7 @@ class Recent:
     last_run: dict[str, RunInfo] = field(default_factory=dict)
     cases: dict[str, CaseInfo] = field(default_factory=dict)
     series: dict[SeriesKey, list[Level]] = field(default_factory=dict)
-    work: dict[tuple[str, str], tuple[int, int]] = field(default_factory=dict)
+    work: dict[tuple[str, str], StoredPoint] = field(default_factory=dict)
 
     def place(self, run: RunInfo) -> int:
         """Place of a run among `runs`, -1 if it is not one of them."""
@@ -63,7 +63,7 @@ class _RunSeries:
     devices: dict[str, DeviceInfo] = field(default_factory=dict)
     cases: dict[str, CaseInfo] = field(default_factory=dict)
     levels: dict[SeriesKey, Level] = field(default_factory=dict)
-    work: dict[tuple[str, str], tuple[int, int]] = field(default_factory=dict)
+    work: dict[tuple[str, str], StoredPoint] = field(default_factory=dict)
 
 
 class Reader:
@@ -78,6 +78,7 @@ class Reader:
         self._run_series: OrderedDict[int, tuple[list[StoredPoint], _RunSeries]] = OrderedDict()
         self._made: OrderedDict[tuple[str, int], tuple[Hashable, Any]] = OrderedDict()
         self._cases: dict[int, CaseInfo] = {}
+        self._written: dict[int, float | None] = {}
         self._where = Places(store.engine)
         self._index = RunIndex(store.engine)
         self._devices: dict[tuple[int, str], DeviceInfo] = {}
@@ -229,6 +230,21 @@ class Reader:
         known = self._cases
         return {key: known[key] for key in keys if key in known}
 
+    def written_shares(self, points: Iterable[StoredPoint]) -> dict[int, float]:
+        """Shares of the bytes that cases write, by number of the case, from a result of each; without unknown ones."""
+        chosen = {point.key: point.case_key for point in points}
+        missing = [key for key in chosen if key not in self._written]
+        if missing:
+            if len(self._written) > MOST_CASES:
+                self._written = {}
+            self._written = {
+                **self._written,
+                **dict.fromkeys(missing),
+                **queries.list_written_shares(self.engine, missing),
+            }
+        known = self._written
+        return {case: share for key, case in chosen.items() if (share := known.get(key)) is not None}
+
     def ceilings(self, run: RunInfo) -> dict[str, Ceilings]:
         """Achieved peaks of the devices of a run."""
         return self.cache.get(
@@ -301,5 +317,5 @@ class Reader:
             blocks.setdefault((info.case_id, point.implementation, slugs[point.device]), []).append(point)
         for key, found in blocks.items():
             series.levels[key] = level_of(run, found)
-            series.work[key[0], key[2]] = (found[0].bytes, found[0].flops)
+            series.work[key[0], key[2]] = found[0]
         return series

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from math import exp, log
 from statistics import fmean, median
 
-from opgauge.harness.result.ceilings import Ceilings
+from opgauge.harness.result.ceilings import HALF, Ceilings
 from opgauge.harness.result.summary import ALLOWED, BASELINE, NOISE, OPTIMIZED, PEERS, block_ratios, is_coarse
 from opgauge.harness.store.queries import CaseInfo, StoredPoint
 from opgauge.harness.store.run_queries import RunInfo
@@ -18,7 +18,11 @@ from opgauge.web.reader import Reader, Recent
 
 @dataclass(frozen=True, slots=True)
 class CaseLevels:
-    """Levels by implementation. bytes, flops: the op's least work. ceilings: what the device reached in this run."""
+    """Levels by implementation.
+
+    bytes, flops: the op's least work. written: share of the bytes that is written. ceilings: what the device reached
+    in this run.
+    """
 
     run: RunInfo
     case: CaseInfo
@@ -26,6 +30,7 @@ class CaseLevels:
     levels: Mapping[str, Level]
     bytes: int
     flops: int
+    written: float
     ceilings: Ceilings | None
 
     def time_ns(self, implementation: str) -> float | None:
@@ -64,7 +69,10 @@ class CaseLevels:
     @property
     def floor_ns(self) -> float | None:
         """The least time that the measured ceilings allow."""
-        return floor_ns(self.bytes, self.flops, self.case.dtype, self.ceilings)
+        if self.ceilings is None:
+            return None
+        bound = self.ceilings.bound(self.bytes, self.flops, self.case.dtype, written=self.written)
+        return None if bound is None else bound.time_ns
 
     def share(self, implementation: str = OPTIMIZED) -> float | None:
         """How near to the ceiling, 0 to 1."""
@@ -84,11 +92,6 @@ def _by_block(level: Level | None) -> tuple[tuple[int, float], ...]:
     return level.by_block or ((0, level.median_ns),)
 
 
-def floor_ns(moved: int, flops: int, dtype: str, reached: Ceilings | None) -> float | None:
-    """The least time for this work; None where no ceilings were measured."""
-    return reached.floor_ns(moved, flops, dtype) if reached else None
-
-
 def rows_of(reader: Reader, run: RunInfo, op: str | None = None) -> list[CaseLevels]:
     """The rows of a run, in its order."""
     points = reader.points_of(run, op)
@@ -103,11 +106,13 @@ def rows_of(reader: Reader, run: RunInfo, op: str | None = None) -> list[CaseLev
         cases[info.case_id] = info
         found.setdefault((info.case_id, point.device), {}).setdefault(point.implementation, []).append(point)
     devices = {name: reader.device(run, name) for name in {name for _, name in found}}
+    points_by_case = {key: next(iter(one.values()))[0] for key, one in found.items()}
+    written = reader.written_shares(points_by_case.values())
     rows = []
     for (case_id, name), by_implementation in found.items():
         levels = {implementation: level_of(run, blocks) for implementation, blocks in by_implementation.items()}
-        first = next(iter(by_implementation.values()))[0]
-        work = (first.bytes, first.flops)
+        first = points_by_case[case_id, name]
+        work = (first.bytes, first.flops, written.get(first.case_key, HALF))
         rows.append(CaseLevels(run, cases[case_id], devices[name], levels, *work, ceilings.get(name)))
     return rows
 
@@ -122,11 +127,13 @@ def _latest(reader: Reader, recent: Recent) -> list[CaseLevels]:
     found: dict[tuple[str, str], dict[str, Level]] = {}
     for (case_id, implementation, slug), levels in recent.series.items():
         found.setdefault((case_id, slug), {})[implementation] = levels[-1]
+    written = reader.written_shares(recent.work.values())
     rows = []
     for (case_id, slug), by_name in found.items():
         run = max((level.run for level in by_name.values()), key=lambda one: order[one.key])
         levels_there = {name: level for name, level in by_name.items() if level.run.key == run.key}
-        device, work = recent.devices[slug], recent.work[case_id, slug]
+        device, first = recent.devices[slug], recent.work[case_id, slug]
+        work = (first.bytes, first.flops, written.get(first.case_key, HALF))
         reached = reader.ceilings(run).get(device.name)
         rows.append(CaseLevels(run, recent.cases[case_id], device, levels_there, *work, reached))
     return rows

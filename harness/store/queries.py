@@ -135,6 +135,7 @@ _STATUSES = (
 _COUNTS = (
     select(RESULT.run_id, func.count(), func.max(RESULT.id)).where(RESULT.run_id.in_(_KEYS)).group_by(RESULT.run_id)
 )
+_WRITTEN = select(RESULT.id, RESULT.data["extra", "written_share"].as_string()).where(RESULT.id.in_(_KEYS))
 _SAMPLES = select(SAMPLE.result_id, SAMPLE.samples_ns).where(SAMPLE.result_id.in_(_KEYS))
 _CEILINGS = select(CEILING.run_id, CEILING.device, CEILING.data).where(CEILING.run_id.in_(_KEYS))
 
@@ -176,6 +177,27 @@ def list_points(engine: Engine, run_key: int, case_keys: Collection[int] | None 
     given = {"run": run_key, **({} if case_keys is None else {"keys": list(case_keys)})}
     with engine.connect() as connection:
         return [StoredPoint._make(row) for row in connection.execute(query, given).all()]
+
+
+def list_written_shares(engine: Engine, result_keys: Collection[int]) -> dict[int, float]:
+    """Shares of the bytes that the cases of results write, by number of the result; without unknown ones."""
+    found = {}
+    with engine.connect() as connection:
+        for keys in chunks(result_keys):
+            for key, stored in connection.execute(_WRITTEN, {"keys": keys}).all():
+                share = share_of(stored)
+                if share is not None:
+                    found[key] = share
+    return found
+
+
+def share_of(stored: str | float | None) -> float | None:
+    """A share from 0 to 1 in stored JSON; None for anything else, as a run may come from anywhere."""
+    try:
+        found = float(stored) if stored is not None else -1.0
+    except ValueError:
+        return None
+    return found if 0 <= found <= 1 else None
 
 
 def list_case_keys(engine: Engine, run_key: int, op: str) -> list[int]:
