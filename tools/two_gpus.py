@@ -1,8 +1,8 @@
 """Compares two GPUs of a host with one: `python -m tools.two_gpus [--cases 300] [--budget 0.1] [--runs 5] [--cpu]`.
 
-Prints the wall time of the same cases on one GPU and on both, the ratio of every trial's medians, and the result of the
-gate on equal trees on the first GPU while the second GPU measures. `--cpu` takes processes of the CPU instead, which
-tests the script on a host without GPUs and says nothing about GPUs.
+Compiles all by all CPUs, measures the same cases on one GPU, on both and on one again, and prints the wall times, the
+ratio of every trial's medians, and the result of the gate on equal trees on the first GPU while the second measures.
+`--cpu` takes processes of the CPU instead, which tests the script on a host without GPUs and says nothing about GPUs.
 """
 
 from __future__ import annotations
@@ -11,7 +11,8 @@ import argparse
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
-from math import exp, log
+from math import exp, log, sqrt
+from os import cpu_count
 from statistics import median
 from threading import Event, Thread
 from time import monotonic
@@ -20,7 +21,8 @@ from typing import TYPE_CHECKING
 import typer
 
 from opgauge.harness.case.case import Case
-from opgauge.harness.cli.options import load
+from opgauge.harness.cli.compile import compile_all
+from opgauge.harness.cli.options import load, open_progress
 from opgauge.harness.cluster.dispatch import dispatch
 from opgauge.harness.cluster.local import local_cluster, member_options
 from opgauge.harness.cluster.pool import ClusterPool
@@ -138,15 +140,16 @@ def main() -> None:
     given = options.parse_args()
     device = "cpu" if given.cpu else "cuda:0"
     trials = plan(chosen_cases(given.cases), implementations=IMPLEMENTATIONS, devices=[device])
+    compile_all(trials, cpu_count() or 1, open_progress("plain", quiet=True)(len(trials)))
     walls, times = [], []
-    for devices in ([0], [0], [0, 1]):
+    for devices in ([0], [0, 1], [0]):
         with cluster(devices, cpu=given.cpu) as client:
             wall_s, found = measure(client, trials, given.budget)
         walls.append(wall_s)
         times.append(found)
         typer.echo(f"{len(devices)} device(s): {len(found)} of {len(trials)} trials in {wall_s:.1f} s")
-    same, spread = pair(times[0], times[1]), pair(times[0], times[2])
-    typer.echo(f"wall time, one over two: {walls[1] / walls[2]:.2f} (goal {GOAL})")
+    same, spread = pair(times[0], times[2]), pair(times[0], times[1])
+    typer.echo(f"wall time, one over two: {sqrt(walls[0] * walls[2]) / walls[1]:.2f} (goal {GOAL})")
     typer.echo(f"one device twice:  {same.trials} trials, typical {same.typical:.4f}, 5-95 % {same.spread}")
     typer.echo(f"two devices / one: {spread.trials} trials, typical {spread.typical:.4f}, 5-95 % {spread.spread}")
     selection = Selection(ops=("sign",), tags=("smoke",), devices=(device,))
