@@ -14,6 +14,7 @@ IMPLEMENTATIONS = ("optimized", "tf32", "deterministic", "three_kernel")
 """Implementations with kernels of this project; the others are baselines and graphs of ops."""
 GRAPHS = ("residual_block", "resnet50_adds")
 FALLBACKS = {
+    "conv_data_grad/fold": "large convolutions in float64, or whose taps reach beyond shared memory",
     "flatten/gather": "inputs that are not contiguous",
     "gemm/persistent_wgmma": "16-bit products whose depth is no multiple of 64",
     "lerp/grad_broadcast": "gradients of operands that broadcast along several axes",

@@ -1,12 +1,12 @@
-// conv_data_grad from columns, the product of filter and dy: each pixel of dx gathers its columns, plus an addend.
+// conv_data_grad without tensor cores: threads gather each element of dx, from columns or from dy and the filter.
 //
 // Three spatial axes; missing ones, in front, have length 1. T is the type of dx, C that of the columns.
 
 #include "divide.cuh"
 #include "vector.cuh"
 
-struct Axes {  // shape of the convolution, by spatial axis
-  int kernel[3], out[3], padding[3], dilation[3];
+struct Axes {  // shape of the convolution, by spatial axis; see Reach for step and move
+  int kernel[3], out[3], padding[3], dilation[3], step[3], move[3];
   Divisor size[3], stride[3];
 };
 
@@ -14,13 +14,72 @@ struct Columns {  // strides of the columns, in elements
   long long image, group, channel, tap, pixel;
 };
 
-// Index along an axis of dy that tap `i` connects to `at` of dx, or -1.
-__device__ __forceinline__ int source(const Axes& axes, int axis, int at, int i) {
-  const int moved = at + axes.padding[axis] - i * axes.dilation[axis];
-  if (moved < 0) return -1;
-  const int place = quotient(moved, axes.stride[axis]);
-  return place < axes.out[axis] && place * static_cast<int>(axes.stride[axis].value) == moved ? place : -1;
-}
+// Taps of an axis that connect pixels of dy to pixel `at` of dx: `count` of them from `tap` on, in steps of `step`, at
+// places that begin with `place` and fall by `move`. Threads of a warp walk them together, whichever taps are theirs.
+struct Reach {
+  int tap, place = 0, count = 0;
+
+  __device__ __forceinline__ Reach(const Axes& axes, int axis, int at) {
+    const int moved = at + axes.padding[axis], dilation = axes.dilation[axis];
+    const int beyond = moved - (axes.out[axis] - 1) * static_cast<int>(axes.stride[axis].value);
+    const int last = min(moved / dilation, axes.kernel[axis] - 1);
+    tap = beyond > 0 ? (beyond + dilation - 1) / dilation : 0;
+    for (int left = axes.step[axis]; left > 0 && tap <= last; --left, ++tap) {
+      const int rest = moved - tap * dilation;
+      place = quotient(rest, axes.stride[axis]);
+      if (remainder(rest, place, axes.stride[axis]) == 0) {
+        count = (last - tap) / axes.step[axis] + 1;
+        return;
+      }
+    }
+  }
+};
+
+// An element of dx: its image, channel within a group, and coordinates.
+struct Element {
+  unsigned int image, group, inner;
+  int at[3];
+
+  template <bool CHANNELS_LAST>
+  __device__ __forceinline__ void decode(
+      unsigned int index, const Axes& axes, const Divisor& channels, const Divisor& per_group) {
+    unsigned int rest = index, channel = 0;
+    if (CHANNELS_LAST) {
+      rest = quotient(index, channels);
+      channel = remainder(index, rest, channels);
+    }
+#pragma unroll
+    for (int axis = 2; axis >= 0; --axis) {
+      const unsigned int whole = quotient(rest, axes.size[axis]);
+      at[axis] = remainder(rest, whole, axes.size[axis]);
+      rest = whole;
+    }
+    image = rest;
+    if (!CHANNELS_LAST) {
+      image = quotient(rest, channels);
+      channel = remainder(rest, image, channels);
+    }
+    group = quotient(channel, per_group);
+    inner = remainder(channel, group, per_group);
+  }
+
+  // Calls `add(tap, pixel)` for every tap of the filter that connects a pixel of dy to this element.
+  template <typename F>
+  __device__ __forceinline__ void for_each_tap(const Axes& axes, const F& add) const {
+    const Reach depth(axes, 0, at[0]), height(axes, 1, at[1]), width(axes, 2, at[2]);
+    for (int i = 0; i < depth.count; ++i) {
+      const int tap_i = depth.tap + i * axes.step[0], d = depth.place - i * axes.move[0];
+      for (int j = 0; j < height.count; ++j) {
+        const int tap_j = tap_i * axes.kernel[1] + height.tap + j * axes.step[1];
+        const int row = d * axes.out[1] + height.place - j * axes.move[1];
+        for (int k = 0; k < width.count; ++k) {
+          const int tap = tap_j * axes.kernel[2] + width.tap + k * axes.step[2];
+          add(tap, static_cast<long long>(row) * axes.out[2] + width.place - k * axes.move[2]);
+        }
+      }
+    }
+  }
+};
 
 // fold: threads gather the columns of one pixel of dx each.
 // Layout   columns by Columns, dx in either data format      Grid  any      Block  256      Writes  dx
@@ -30,40 +89,66 @@ __global__ void __launch_bounds__(256, 4) fold(
     const C* __restrict__ column, const T* __restrict__ addend, T* __restrict__ dx, unsigned int size, Axes axes,
     Columns strides, Divisor channels, Divisor per_group) {
   for (unsigned int index = blockIdx.x * 256u + threadIdx.x; index < size; index += gridDim.x * 256u) {
-    unsigned int rest = index, channel = 0;
-    if (CHANNELS_LAST) {
-      rest = quotient(index, channels);
-      channel = remainder(index, rest, channels);
-    }
-    int at[3];
-#pragma unroll
-    for (int axis = 2; axis >= 0; --axis) {
-      const unsigned int whole = quotient(rest, axes.size[axis]);
-      at[axis] = remainder(rest, whole, axes.size[axis]);
-      rest = whole;
-    }
-    unsigned int image = rest;
-    if (!CHANNELS_LAST) {
-      image = quotient(rest, channels);
-      channel = remainder(rest, image, channels);
-    }
-    const unsigned int group = quotient(channel, per_group), inner = remainder(channel, group, per_group);
-    const C* const from = column + image * strides.image + group * strides.group + inner * strides.channel;
+    Element element;
+    element.decode<CHANNELS_LAST>(index, axes, channels, per_group);
+    const C* const from =
+        column + element.image * strides.image + element.group * strides.group + element.inner * strides.channel;
     Wide<C> total = 0;
-    int tap = 0;
-    for (int i = 0; i < axes.kernel[0]; ++i) {
-      const int d = source(axes, 0, at[0], i);
-      for (int j = 0; j < axes.kernel[1]; ++j) {
-        const int h = source(axes, 1, at[1], j);
-        for (int k = 0; k < axes.kernel[2]; ++k, ++tap) {
-          const int w = source(axes, 2, at[2], k);
-          if (d < 0 || h < 0 || w < 0) continue;
-          const long long pixel = (static_cast<long long>(d) * axes.out[1] + h) * axes.out[2] + w;
-          total += widen(from[tap * strides.tap + pixel * strides.pixel]);
-        }
-      }
-    }
+    element.for_each_tap(
+        axes, [&](int tap, long long pixel) { total += widen(from[tap * strides.tap + pixel * strides.pixel]); });
     if (addend != nullptr) total += widen(addend[index]);
     dx[index] = narrow<T>(total);
   }
+}
+
+constexpr int BATCH = 8;  // loads of each factor in flight
+
+struct Factors {  // strides of dy and of the filter in elements, and output channels of a group
+  long long dy_image, dy_out, dy_pixel, filter_out, filter_inner, filter_tap;
+  int outs, lanes;
+};
+
+// multiply: `lanes` threads share the output channels of an element of dx.
+// Layout   dy, filter by Factors, dx in either data format      Grid  elements · lanes / 256      Block  256
+// Writes   dx
+// Why      products too small for tensor cores are bound by latency: one launch, and the filter is read by the whole device
+template <typename T, bool CHANNELS_LAST>
+__global__ void __launch_bounds__(256, sizeof(T) == 8 ? 2 : 4) multiply(
+    const T* __restrict__ dy, const T* __restrict__ filter, const T* __restrict__ addend, T* __restrict__ dx,
+    unsigned int size, Axes axes, const __grid_constant__ Factors by, Divisor channels, Divisor per_group) {
+  __shared__ Wide<T> sums[128];
+  const unsigned int across = 256 / by.lanes, lane = threadIdx.x / across;
+  const unsigned int index = blockIdx.x * across + threadIdx.x % across;
+  Element element;
+  element.decode<CHANNELS_LAST>(min(index, size - 1), axes, channels, per_group);
+  const long long out = static_cast<long long>(element.group) * by.outs + lane;
+  const T* const from = dy + element.image * by.dy_image + out * by.dy_out;
+  const T* const weights = filter + out * by.filter_out + element.inner * by.filter_inner;
+  Wide<T> total = 0;
+  const long long dy_step = by.lanes * by.dy_out, filter_step = by.lanes * by.filter_out;
+  element.for_each_tap(axes, [&](int tap, long long pixel) {
+    const T *a = from + pixel * by.dy_pixel, *b = weights + tap * by.filter_tap;
+    for (int o = lane; o < by.outs; o += BATCH * by.lanes, a += BATCH * dy_step, b += BATCH * filter_step) {
+      VectorWord<T, 1> given[BATCH] = {}, weight[BATCH] = {};
+#pragma unroll
+      for (int i = 0; i < BATCH; ++i) {
+        if (o + i * by.lanes >= by.outs) continue;
+        given[i] = fetch<T, 1>(a + i * dy_step);
+        weight[i] = fetch<T, 1>(b + i * filter_step);
+      }
+#pragma unroll
+      for (int i = 0; i < BATCH; ++i) {
+        total += widen(as_vector<T, 1>(given[i]).at[0]) * widen(as_vector<T, 1>(weight[i]).at[0]);
+      }
+    }
+  });
+  for (unsigned int half = by.lanes / 2; half > 0; half /= 2) {
+    if (lane >= half && lane < 2 * half) sums[threadIdx.x - half * across] = total;
+    __syncthreads();
+    if (lane < half) total += sums[threadIdx.x];
+    __syncthreads();
+  }
+  if (lane > 0 || index >= size) return;
+  if (addend != nullptr) total += widen(addend[index]);
+  dx[index] = narrow<T>(total);
 }

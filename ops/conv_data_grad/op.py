@@ -111,7 +111,8 @@ def geometry(x: Shape, filter_shape: Shape, params: ConvDataGradParams) -> ConvG
         raise ShapeError(msg)
     strides = _per_axis(params.strides, rank, "strides")
     padding = _per_axis(params.padding_before, rank, "padding_before")
-    dilation = _per_axis(params.dilation_rate, rank, "dilation_rate")
+    given = _per_axis(params.dilation_rate, rank, "dilation_rate")
+    dilation = tuple(d if k > 1 else 1 for d, k in zip(given, kernel, strict=True))  # a single tap has none
     out_size = tuple(
         (length + 2 * p - (d * (k - 1) + 1)) // s + 1
         for length, p, d, k, s in zip(size, padding, dilation, kernel, strides, strict=True)

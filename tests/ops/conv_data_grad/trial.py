@@ -12,6 +12,7 @@ from opgauge.harness.worker.attempt import Attempt
 from opgauge.harness.worker.verify import expect
 from opgauge.ops import find_kernel
 from opgauge.ops._cuda.gemm.hopper import DTYPES
+from opgauge.ops.conv_data_grad import cuda
 from tests.ops.attempts import inputs_of
 from tests.ops.conv_data_grad.test_conv_data_grad import LAYOUTS, Convolution
 
@@ -40,7 +41,8 @@ def judge_of(size: Size, dtype: str, layout: str, *, add: bool) -> Callable[[], 
     kernel = find_kernel(case.op, "optimized", "cuda", dtype)
 
     def judge() -> str:
-        with timer.session("numpy"):
+        with timer.session("numpy"), pytest.MonkeyPatch.context() as patch:
+            patch.setattr(cuda, "is_small", lambda *_: False)
             return Attempt(case, kernel, inputs.values, timer).judge(expected).reason
 
     return judge

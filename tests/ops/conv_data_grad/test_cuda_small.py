@@ -1,0 +1,137 @@
+"""conv_data_grad without tensor cores, for few products: emulated on the host, and the choice of lanes."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from itertools import product
+
+import numpy as np
+import pytest
+
+from opgauge.harness.worker.verify import expect
+from opgauge.ops import find_kernel
+from opgauge.ops._core.dtype import FLOATS
+from opgauge.ops.conv_data_grad import cuda
+from opgauge.ops.conv_data_grad.op import ConvDataGradParams, geometry
+from tests.emulation.emulator import Emulator, complaint, emulated
+from tests.launches import bind_and_run, recorded
+from tests.ops.attempts import complaint as judged
+from tests.ops.attempts import inputs_of
+from tests.ops.conv_data_grad.test_conv_data_grad import FIXED, LAYOUTS, Convolution
+
+SMALL = (
+    Convolution((1, 6, 7, 7), (64, 6, 7, 7), add=True),
+    Convolution((1, 16, 2, 2), (40, 16, 4, 4), params={"padding_before": 1}),
+    Convolution((2, 8, 65), (24, 8, 5), params={"padding_before": 2}),
+    Convolution((1, 20, 7, 8), (33, 20, 1, 1), params={"dilation_rate": 2}),
+    Convolution((1, 32, 3, 3, 5), (4, 32, 1, 1, 1), add=True),
+    Convolution((2, 12, 8, 7), (18, 4, 3, 2), params={"groups": 3, "strides": (2, 3), "padding_before": 1}),
+    Convolution((1, 3, 9, 20), (5, 3, 4, 5), params={"dilation_rate": (2, 3), "strides": (4, 2), "padding_before": 5}),
+    Convolution((1, 5, 9, 9), (3, 5, 2, 2), params={"dilation_rate": (3, 2), "strides": 2}),
+    Convolution((1, 4, 6, 6), (300, 4, 5, 5), params={"padding_before": 4}),
+)
+
+
+@pytest.fixture(scope="module")
+def emulator(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Emulator]:
+    """An emulator in which the kernels of all convolutions are compiled at once."""
+    if shutil.which("g++") is None:
+        pytest.skip("no g++ to compile CUDA sources for the host")
+    with emulated(tmp_path_factory.mktemp("emulated")) as made:
+        for convolution, layout, dtype in product(SMALL, LAYOUTS, FLOATS):
+            case = convolution.case(dtype, layout)
+            made.attempt(case, inputs_of(case)).bind()
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(cuda, "is_small", lambda *_: False)
+            for layout in LAYOUTS:
+                case = SMALL[0].case("float64", layout)
+                made.attempt(case, inputs_of(case)).bind()
+        made.compile()
+        yield made
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("number", range(len(SMALL)))
+def test_few_products_give_what_the_reference_says(emulator: Emulator, number: int, layout: str) -> None:
+    """Strides, dilations, ranks, groups, addends and unaligned addresses: dx is right, and nothing else is written."""
+    for turn, dtype in enumerate(FLOATS):
+        case = SMALL[number].case(dtype, layout)
+        found = complaint(
+            emulator, case, inputs_of(case), offset=(number + turn) % 3 == 1, mixed=1 + number % 3, seed=number
+        )
+        assert found == "", dtype
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("number", range(len(SMALL)))
+def test_columns_are_folded(emulator: Emulator, number: int, layout: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Columns, as float64 has them if there are many products, are folded to what the reference says."""
+    monkeypatch.setattr(cuda, "is_small", lambda *_: False)
+    case = SMALL[number].case("float64", layout)
+    assert complaint(emulator, case, inputs_of(case), offset=False, mixed=2, seed=number) == ""
+
+
+def test_every_kernel_is_emulated(emulator: Emulator) -> None:
+    """The convolutions above launch `multiply` of every dtype and layout, and `fold` of float64 alone."""
+    wanted = {name for name in cuda.SOURCE.expressions if name.startswith(("multiply", "fold<double"))}
+    assert {name for asked in emulator.asked.values() for name in asked} == wanted
+
+
+@pytest.mark.parametrize("number", range(len(SMALL)))
+def test_products_are_counted(number: int) -> None:
+    """The count is the number of products of the reference, found from tensors of ones."""
+    case = SMALL[number].case("float64")
+    inputs = inputs_of(case, **{name: np.ones(spec.shape) for name, spec in case.resolved.inputs.items()})
+    counted = expect(case, inputs).values["dx"].sum() - SMALL[number].add * inputs.wide["x_like"].size
+    assert cuda.products(geometry(case.shapes["x_like"], case.shapes["filter"], case.params)) == counted
+
+
+@pytest.mark.parametrize(
+    ("made", "dtype", "small"),
+    [
+        (Convolution((1, 96, 7, 7), (64, 96, 7, 7)), "float32", True),
+        (Convolution((1, 192, 7, 8), (256, 192, 1, 1), params={"dilation_rate": 2}), "bfloat16", True),
+        (Convolution((4, 64, 8, 8), (64, 64, 3, 3), params={"padding_before": 1}), "float32", True),
+        (Convolution((4, 64, 8, 8), (64, 64, 3, 3), params={"padding_before": 1}), "float16", False),
+        (Convolution((8, 64, 14, 14), (128, 64, 1, 1)), "float32", False),
+        (Convolution((8, 64, 14, 14), (64, 1, 3, 3), params={"groups": 64}), "float32", False),
+        (Convolution((1, 16, 999, 999), (4, 16, 1, 1), params={"strides": 50}), "float32", False),
+    ],
+)
+def test_few_products_take_one_launch(made: Convolution, dtype: str, small: bool) -> None:
+    """Whether `multiply` is launched, and nothing else; tensor cores have the others, `direct` small groups."""
+    with recorded() as launches:
+        bind_and_run(made.case(dtype), find_kernel("conv_data_grad", "optimized", "cuda", dtype))
+    assert ([launch.kernel for launch in launches] == ["multiply"]) == small
+
+
+@pytest.mark.parametrize("made", SMALL)
+def test_lanes_fill_the_device(made: Convolution) -> None:
+    """Output channels are shared by as many threads as fill the device, or as there are output channels."""
+    case = made.case("float32")
+    with recorded() as launches:
+        bind_and_run(case, find_kernel("conv_data_grad", "optimized", "cuda", "float32"))
+    ((blocks,),) = (launch.grid for launch in launches)
+    found = geometry(case.shapes["x_like"], case.shapes["filter"], case.params)
+    size, outs = case.resolved.outputs["dx"].size, found.out_channels // found.groups
+    threads = blocks * cuda.THREADS
+    assert min(size * min(outs, cuda.THREADS), 512 * 132) <= threads < 2 * size * outs + cuda.THREADS
+
+
+def test_a_single_tap_has_no_dilation() -> None:
+    """A dilation of an axis with one tap changes nothing, so that plans of 1x1 convolutions are alike."""
+    one, other = (ConvDataGradParams(dilation_rate=dilation) for dilation in ((1, 3), (2, 3)))
+    assert geometry((1, 2, 5, 9), (4, 2, 1, 3), one) == geometry((1, 2, 5, 9), (4, 2, 1, 3), other)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("small", [True, False])
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("dtype", FLOATS)
+def test_every_way_is_right(dtype: str, layout: str, small: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The convolutions above, and others, are right on a GPU with and without tensor cores."""
+    monkeypatch.setattr(cuda, "is_small", lambda *_: small)
+    for convolution in (*SMALL, *FIXED):
+        case = convolution.case(dtype, layout)
+        assert judged(case, inputs_of(case), "optimized", backend="cuda") == ""
