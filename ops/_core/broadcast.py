@@ -55,14 +55,18 @@ class MergedOperands:
 
 def merge_operands(full: Shape, *shapes: Shape) -> MergedOperands:
     """Merged axes and strides of C-contiguous operands of `shapes` over `full`."""
-    columns = [_strides(shape, full) for shape in shapes]
+    return merge_strides(full, *(_strides(shape, full) for shape in shapes))
+
+
+def merge_strides(full: Shape, *operands: Shape) -> MergedOperands:
+    """Merged axes and strides of operands with these strides over `full`, in elements."""
     lengths: list[int] = []
-    merged: list[list[int]] = [[] for _ in shapes]
+    merged: list[list[int]] = [[] for _ in operands]
     for axis in range(len(full)):
         length = full[axis]
         if length == 1:
             continue
-        strides = [column[axis] for column in columns]
+        strides = [own[axis] for own in operands]
         joins = bool(lengths) and all(own[-1] == stride * length for own, stride in zip(merged, strides, strict=True))
         if joins:
             lengths[-1] *= length
@@ -73,14 +77,14 @@ def merge_operands(full: Shape, *shapes: Shape) -> MergedOperands:
             for own, stride in zip(merged, strides, strict=True):
                 own.append(stride)
     if not lengths:
-        return MergedOperands((1,), tuple((0,) for _ in shapes))
+        return MergedOperands((1,), tuple((0,) for _ in operands))
     return MergedOperands(tuple(lengths), tuple(tuple(own) for own in merged))
 
 
-def _strides(shape: Shape, full: Shape) -> list[int]:
+def _strides(shape: Shape, full: Shape) -> Shape:
     padded = (1,) * (len(full) - len(shape)) + tuple(shape)
     strides, step = [], 1
     for own in reversed(padded):
         strides.append(0 if own == 1 else step)
         step *= own
-    return strides[::-1]
+    return tuple(strides[::-1])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -12,13 +12,19 @@ from opgauge.ops._core.dtype import dtype_info
 from opgauge.ops._core.errors import ShapeError
 from opgauge.ops._core.op import Array, Shape
 from opgauge.ops._core.tuning import declare
-from opgauge.ops._cuda.source import DIVISOR, CudaSource, divisor
+from opgauge.ops._cuda.source import DIVISOR, CudaSource, divisor, whole_vector
 
-THREADS = 256
-"""Threads per block of a pointwise kernel."""
+THREADS, SINGLE_THREADS = 256, 512
+"""Threads per block of a pointwise kernel that moves vectors, and of one that moves single elements."""
+FEW = 16_384
+"""Elements up to which a thread computes one: these launches are bound by latency, and vectors have a higher one."""
 AXES = 6
+AXES_COMPILED = (2, 3, AXES)
+"""Axes for which kernels of one element per thread are compiled: few are cheaper than up to six."""
 LARGEST = 1 << 31
 VECTOR_BYTES = 16
+EVERY_BLOCK = (1 << 32) - 1
+"""Number of leading blocks whose stores are evict_last, if those of all blocks are."""
 LARGE = range(2, 11)
 """Sizes of a result, in multiples of the evict_last share of L2, for which only that share is stored with evict_last;
 evict_last for all loads and stores is faster for other sizes, by 1 % for larger ones."""
@@ -48,52 +54,78 @@ def evict_last_blocks(nbytes: int) -> int:
     return kept // (THREADS * VECTOR_BYTES) if kept and nbytes // kept in LARGE else 0
 
 
-def flat(elements: int, width: int, threads: int = THREADS) -> tuple[tuple[int], tuple[int]]:
-    """Grid and block of a kernel of `include/flat.cuh`: a vector of `width` elements per thread."""
-    return (blocks(elements, width, threads=threads),), (threads,)
+def one_per_thread(threads: int, width: int) -> tuple[tuple[int], tuple[int]]:
+    """Grid and block for that many threads, each with `width` elements."""
+    block = THREADS if width > 1 else SINGLE_THREADS
+    return (max(-(-threads // block), 1),), (block,)
+
+
+class FlatLaunch(NamedTuple):
+    """Launch of a kernel of `include/flat.cuh`: its EXTENT, its grid and block, and its trailing arguments."""
+
+    extent: str
+    grid: tuple[int]
+    block: tuple[int]
+    numbers: tuple[Any, ...]
+
+
+def flat(size: int, width: int, itemsize: int) -> FlatLaunch:
+    """Launch for `size` elements in vectors of `width`."""
+    kept = evict_last_blocks(size * itemsize) if width * itemsize == VECTOR_BYTES else 0
+    vectors, rest = divmod(size, width)
+    extent = "LARGE" if kept or size >= LARGEST else "ANY" if rest or width == 1 else "VECTORS"
+    numbers = (np.int64(vectors), np.int64(vectors + rest), np.uint32(kept or EVERY_BLOCK))
+    return FlatLaunch(extent, *one_per_thread(vectors + rest, width), numbers)
+
+
+def extents(width: int) -> tuple[str, ...]:
+    """`Extent` in `include/flat.cuh` of the launches that `flat` plans for vectors of `width`."""
+    return ("ANY", "LARGE") if width == 1 else ("ANY", "VECTORS", "LARGE")
 
 
 def flat_names(name: str, ctypes: Mapping[str, str]) -> tuple[str, ...]:
     """Instances of `name<T, V, EXTENT>` for these C++ types by dtype, with single elements and with 16-byte vectors."""
     found = []
     for dtype, ctype in ctypes.items():
-        width = VECTOR_BYTES // dtype_info(dtype).itemsize
-        kinds = [(wide, extent) for wide in (1, width) for extent in ("ANY", "WHOLE")]
-        found += [f"{name}<{ctype}, {wide}, {extent}>" for wide, extent in (*kinds, (width, "LARGE"))]
+        for width in (1, VECTOR_BYTES // dtype_info(dtype).itemsize):
+            found += [f"{name}<{ctype}, {width}, {extent}>" for extent in extents(width)]
     return tuple(dict.fromkeys(found))
+
+
+def flat_width(result: Any, *arrays: Any) -> int:
+    """Elements per thread: as many as 16 bytes have, or one if there are few or an address does not allow more."""
+    return whole_vector(result, *arrays) if result.size > FEW else 1
 
 
 def flat_launch(
     source: CudaSource, name: str, ctype: str, result: Any, width: int
 ) -> tuple[Any, tuple[int], tuple[int], tuple[Any, ...]]:
     """Instance of `name<T, V, EXTENT>` for `result`, its grid, its block, and its trailing arguments."""
-    whole_vectors = width * result.dtype.itemsize == VECTOR_BYTES
-    kept = evict_last_blocks(result.nbytes) if whole_vectors else 0
-    extent = "LARGE" if kept else "ANY" if result.size % (width * THREADS) else "WHOLE"
-    numbers = (np.int64(result.size // width), np.int64(result.size), np.uint32(kept))
-    return source.function(f"{name}<{ctype}, {width}, {extent}>"), *flat(result.size, width), numbers
+    extent, grid, block, numbers = flat(result.size, width, result.dtype.itemsize)
+    return source.function(f"{name}<{ctype}, {width}, {extent}>"), grid, block, numbers
 
 
-def blocks(elements: int, width: int, vectors: int = 1, *, threads: int = THREADS) -> int:
-    """Blocks for `elements` if each of their `threads` moves `vectors` vectors of `width`."""
-    return max(1, -(-elements // (width * threads * vectors)))
+def most_axes(axes: int) -> int:
+    """Parameter A of a kernel for that many axes, one of `AXES_COMPILED`."""
+    return min(most for most in AXES_COMPILED if axes <= most)
 
 
-def axes_struct(merged: MergedOperands) -> Array:
-    """An `Axes` of `include/strides.cuh`. Raises ShapeError for 2^31 elements or more."""
+def axes_struct(merged: MergedOperands, axes: int = AXES) -> Array:
+    """An `Axes<axes>` of `include/strides.cuh`. Raises ShapeError for 2^31 elements or more."""
     if merged.size >= LARGEST:
         msg = f"{merged.size} elements: a broadcast of 2^31 or more is not supported"
         raise ShapeError(msg)
-    lengths = [*reversed(merged.lengths), *(1,) * AXES][:AXES]
-    found = np.zeros((), [("inner", np.int32), ("length", DIVISOR, (AXES,))])
+    lengths = [*reversed(merged.lengths), *(1,) * axes][:axes]
+    found = np.zeros((), [("inner", np.int32), ("length", DIVISOR, (axes,))])
     found["inner"] = len(merged.lengths) - 1
     for axis, length in enumerate(lengths):
         found["length"][axis] = divisor(length)
     return found
 
 
-def strides_struct(strides: Shape) -> Array:
-    """A `Strides` of `include/strides.cuh`."""
-    found = np.zeros((), [("at", np.int64, (AXES,))])
-    found["at"][: len(strides)] = strides[::-1]
+def strides_struct(*operands: Shape, axes: int = AXES, dtype: Any = np.int64) -> Array:
+    """A `Strides<axes>` of `include/strides.cuh` for operands with these strides."""
+    found = np.zeros((), [("at", dtype, (axes, len(operands)))])
+    for number, strides in enumerate(operands):
+        found["at"][: len(strides), number] = strides[::-1]
     return found

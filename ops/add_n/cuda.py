@@ -7,8 +7,8 @@ from typing import Any
 from opgauge.ops._core.dtype import FLOATS, dtype_info
 from opgauge.ops._core.kernel import Bound
 from opgauge.ops._core.registry import kernel
-from opgauge.ops._cuda.pointwise import flat_launch, flat_names
-from opgauge.ops._cuda.source import CudaSource, whole_vector
+from opgauge.ops._cuda.pointwise import flat_launch, flat_names, flat_width
+from opgauge.ops._cuda.source import CudaSource
 
 CTYPES = {name: dtype_info(name).ctype for name in FLOATS}
 SOURCE = CudaSource(__file__, "kernels.cu", flat_names("add_n", CTYPES))
@@ -21,7 +21,7 @@ def add_n(*, in_0: Any, in_1: Any, out: dict[str, Any]) -> Bound:
     result = out["out"]
     if result.size == 0:
         return lambda: None
-    width = whole_vector(in_0, in_1, result)
+    width = flat_width(result, in_0, in_1)
     function, grid, block, sizes = flat_launch(SOURCE, "add_n", CTYPES[in_0.dtype.name], result, width)
     arguments = (in_0, in_1, result, *sizes)
     return lambda: function(grid, block, arguments)

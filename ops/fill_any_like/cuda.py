@@ -9,8 +9,8 @@ import numpy as np
 from opgauge.ops._core.dtype import dtype_name
 from opgauge.ops._core.kernel import Bound
 from opgauge.ops._core.registry import kernel
-from opgauge.ops._cuda.pointwise import THREADS, evict_last_bytes
-from opgauge.ops._cuda.source import CudaSource, flag
+from opgauge.ops._cuda.pointwise import EVERY_BLOCK, THREADS, evict_last_bytes
+from opgauge.ops._cuda.source import CudaSource
 from opgauge.ops.fill_any_like.op import DTYPES, as_element
 
 WORDS = {1: "unsigned char", 2: "unsigned short", 4: "unsigned int", 8: "unsigned long long"}
@@ -20,14 +20,14 @@ SOURCE = CudaSource(
     tuple(
         f"{name}>"
         for word in WORDS.values()
-        for name in (f"fill<{word}, false", f"fill<{word}, true", f"fill_few<{word}")
+        for name in (f"fill<{word}, ANY", f"fill<{word}, LARGE", f"fill_few<{word}")
     ),
 )
 PATTERN_BYTES = 16
 LARGE_BYTES = 64 << 20
 """Size in bytes from which stores are partly L2 evict_last; results that fit L2 take 2 % longer with it."""
 FEW = 1024
-"""Elements below which a thread writes one element: a one-wave kernel is bound by instruction fetch."""
+"""Elements up to which a thread writes one element, in one block: such launches are bound by latency."""
 
 
 @kernel("fill_any_like", "optimized", "cuda", DTYPES, prepare=True, strided=True)
@@ -43,11 +43,13 @@ def fill_any_like(*, x: Any, value: float, dtype: str | None, out: dict[str, Any
         return lambda: few((1,), (result.size,), (result, element[0]))
     layout = np.dtype([("word", np.uint32, (4,))])
     pattern = np.frombuffer(np.repeat(element, PATTERN_BYTES // itemsize).tobytes(), layout).copy()
-    head = min(-result.data.ptr % PATTERN_BYTES // itemsize, result.size)
-    vectors = (result.size - head) * itemsize // PATTERN_BYTES
-    kept = evict_last_bytes() if result.nbytes >= LARGE_BYTES else 0
-    function = SOURCE.function(f"fill<{WORDS[itemsize]}, {flag(kept)}>")
-    grid = (-(-vectors // THREADS),)
-    sizes = np.int64(vectors), np.int64(result.size), np.uint32(result.nbytes // kept if kept else 0)
+    width = PATTERN_BYTES // itemsize
+    head = -result.data.ptr % PATTERN_BYTES // itemsize
+    vectors = (result.size - head) // width
+    threads = result.size - vectors * (width - 1)
+    large, kept = result.nbytes >= LARGE_BYTES, evict_last_bytes()
+    function = SOURCE.function(f"fill<{WORDS[itemsize]}, {'LARGE' if large else 'ANY'}>")
+    grid, block = (-(-threads // THREADS),), (THREADS,)
+    sizes = np.int64(vectors), np.int64(threads), np.uint32(result.nbytes // kept if kept else EVERY_BLOCK)
     arguments = (result, element[0], pattern, np.int32(head), *sizes)
-    return lambda: function(grid, (THREADS,), arguments)
+    return lambda: function(grid, block, arguments)

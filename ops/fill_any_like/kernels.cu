@@ -1,29 +1,28 @@
 // fill_any_like by element width: out is filled with one 16-byte pattern, unaligned ends element by element.
-#include "vector.cuh"
+#include "flat.cuh"
 
-// fill: a vector per thread, and the ends.
-// Layout   out flat; W: unsigned word of an element's width      Grid  vectors / 256      Block  256      Writes  out[size]
-// Why      EVICT_LAST: every `every`-th block stores with L2 evict_last, so that fewer lines wait for write-back
-template <typename W, bool EVICT_LAST>
-__global__ void __launch_bounds__(256) fill(
-    W* __restrict__ out, W value, uint4 pattern, int head, long long vectors, long long size, unsigned int every) {
-  const long long index = static_cast<long long>(blockIdx.x) * 256 + threadIdx.x;
-  if (index < vectors) {
-    uint4* const to = reinterpret_cast<uint4*>(out + head) + index;
-    if (EVICT_LAST && blockIdx.x % every == 0) {
-      store_evict_last<uint4, 1>(to, Vector<uint4, 1>{pattern});
-    } else {
-      *to = pattern;
-    }
+// fill: a vector per thread, and an element per thread before and after the vectors.
+// Layout   out flat: `head` elements, vectors, and the rest; W: unsigned word of an element's width
+// Grid     threads / 256      Block  256      Writes  out[size]
+// Why      LARGE: every `every`-th block stores with L2 evict_last, so that fewer lines wait for write-back
+template <typename W, Extent EXTENT>
+__global__ void __launch_bounds__(FLAT_THREADS) fill(
+    W* __restrict__ out, W value, uint4 pattern, int head, long long vectors, long long threads, unsigned int every) {
+  using Index = typename Indexed<EXTENT>::type;
+  const Index index = static_cast<Index>(blockIdx.x) * FLAT_THREADS + threadIdx.x, whole = static_cast<Index>(vectors);
+  const Index end = index - whole, at = end < static_cast<Index>(head) ? end : end + whole * static_cast<Index>(16 / sizeof(W));
+  uint4* const to = reinterpret_cast<uint4*>(out + head) + index;
+  if (EXTENT == LARGE && blockIdx.x % every == 0) {
+    store_where<uint4, 1, true>(to, {pattern}, index < whole);
+  } else {
+    store_where<uint4, 1, false>(to, {pattern}, index < whole);
   }
-  if (index < head) out[index] = value;
-  const long long tail = head + vectors * (16 / sizeof(W)) + index;
-  if (tail < size) out[tail] = value;
+  store_where<W, 1, false>(out + at, {value}, index >= whole && index < static_cast<Index>(threads));
 }
 
 // fill_few: an element per thread.
 // Layout   out flat      Grid  1      Block  size      Writes  out[size]
-// Why      a one-wave kernel is bound by instruction fetch: there is no bounds check
+// Why      without a comparison, the store is issued earliest
 template <typename W>
 __global__ void __launch_bounds__(1024) fill_few(W* __restrict__ out, W value) {
   out[threadIdx.x] = value;

@@ -6,18 +6,19 @@ from typing import Any
 
 import numpy as np
 
-from opgauge.ops._core.broadcast import MergedOperands
+from opgauge.ops._core.broadcast import merge_strides
 from opgauge.ops._core.errors import ShapeError
 from opgauge.ops._core.kernel import Bound
 from opgauge.ops._core.registry import kernel
 from opgauge.ops._cuda.pointwise import (
     AXES,
-    THREADS,
+    AXES_COMPILED,
     VECTOR_BYTES,
     axes_struct,
-    blocks,
-    evict_last_blocks,
+    extents,
     flat,
+    most_axes,
+    one_per_thread,
     strides_struct,
 )
 from opgauge.ops._cuda.source import CudaSource
@@ -28,7 +29,10 @@ WORDS = {1: "unsigned char", 2: "unsigned short", 4: "unsigned int", 8: "unsigne
 SOURCE = CudaSource(
     __file__,
     "kernels.cu",
-    ("copy_vectors<ANY>", "copy_vectors<LARGE>", *(f"gather<{word}>" for word in WORDS.values())),
+    (
+        *(f"copy_vectors<{extent}>" for extent in extents(VECTOR_BYTES)),
+        *(f"gather<{word}, {axes}>" for word in WORDS.values() for axes in AXES_COMPILED),
+    ),
 )
 """C++ types by width in bytes, and the declared instances of kernels.cu."""
 
@@ -44,19 +48,16 @@ def flatten(*, x: Any, start_axis: int, stop_axis: int, copy: bool, out: dict[st
         return lambda: None
     aligned = x.data.ptr % VECTOR_BYTES == 0 and result.data.ptr % VECTOR_BYTES == 0
     if x.flags.c_contiguous and aligned:
-        grid, block = flat(x.nbytes, VECTOR_BYTES)
-        kept = evict_last_blocks(x.nbytes)
-        function = SOURCE.function(f"copy_vectors<{'LARGE' if kept else 'ANY'}>")
-        arguments = (x, result, np.int64(x.nbytes // VECTOR_BYTES), np.int64(x.nbytes), np.uint32(kept))
-        return lambda: function(grid, block, arguments)
-    if x.ndim > AXES:
-        msg = f"a strided tensor of rank {x.ndim}; up to {AXES} are gathered"
-        raise ShapeError(msg)
+        extent, grid, block, numbers = flat(x.nbytes, VECTOR_BYTES, 1)
+        function = SOURCE.function(f"copy_vectors<{extent}>")
+        return lambda: function(grid, block, (x, result, *numbers))
     itemsize = x.dtype.itemsize
-    function = SOURCE.function(f"gather<{WORDS[itemsize]}>")
-    walked = (
-        axes_struct(MergedOperands(x.shape or (1,), ())),
-        strides_struct(tuple(step // itemsize for step in x.strides)),
-    )
-    gathered = (x, result, np.uint32(x.size), *walked)
-    return lambda: function((blocks(x.size, 1),), (THREADS,), gathered)
+    merged = merge_strides(x.shape, tuple(step // itemsize for step in x.strides))
+    if len(merged.lengths) > AXES:
+        msg = f"a strided tensor of {len(merged.lengths)} axes that cannot be merged; up to {AXES} are gathered"
+        raise ShapeError(msg)
+    axes = most_axes(len(merged.lengths))
+    function = SOURCE.function(f"gather<{WORDS[itemsize]}, {axes}>")
+    grid, block = one_per_thread(x.size, 1)
+    gathered = (x, result, np.uint32(x.size), axes_struct(merged, axes), strides_struct(*merged.strides, axes=axes))
+    return lambda: function(grid, block, gathered)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -12,11 +13,15 @@ from opgauge.ops._core.kernel import Bound
 from opgauge.ops._core.op import Shape
 from opgauge.ops._core.registry import kernel
 from opgauge.ops._cuda.pointwise import (
+    AXES,
+    AXES_COMPILED,
     THREADS,
     axes_struct,
-    blocks,
-    evict_last_blocks,
+    extents,
     flat,
+    flat_width,
+    most_axes,
+    one_per_thread,
     strides_struct,
 )
 from opgauge.ops._cuda.reduction.problem import GRID_RESIDENT
@@ -43,8 +48,12 @@ def _expressions() -> tuple[str, ...]:
     for name, ctype in CTYPES.items():
         for width in (1, WIDTHS[name]):
             found += [f"{kind}<{ctype}, {width}>" for kind in ("grad_rows", "grad_columns")]
-            found += [f"lerp_broadcast<{ctype}, {width}>", f"grad_broadcast<{ctype}, {width}>"]
-            found += [f"lerp_flat<{ctype}, {width}, {tensor}, ANY, {THREADS}>" for tensor in FLAGS]
+            found.append(f"grad_broadcast<{ctype}, {width}>")
+            axes = AXES_COMPILED if width == 1 else (AXES,)
+            found += [f"lerp_broadcast<{ctype}, {width}, {most}>" for most in axes]
+            (threads,) = one_per_thread(1, width)[1]
+            kinds = ((tensor, extent) for tensor in FLAGS for extent in extents(width))
+            found += [f"lerp_flat<{ctype}, {width}, {tensor}, {extent}, {threads}>" for tensor, extent in kinds]
             flags = (f"{tensor}, {subtract}" for tensor in FLAGS for subtract in FLAGS)
             found += [f"grad_flat<{ctype}, {width}, {both}>" for both in flags]
         found += [
@@ -53,7 +62,6 @@ def _expressions() -> tuple[str, ...]:
             for step in (NO_TENSOR, 0, 1)
         ]
         found.append(f"grad_crossed<{ctype}, {WIDTHS[name]}>")
-        found += [f"lerp_flat<{ctype}, {WIDTHS[name]}, {tensor}, LARGE, {THREADS}>" for tensor in FLAGS]
         found.append(f"lerp_flat<{ctype}, {WIDTHS[name]}, true, LARGE, {LARGE_THREADS}>")
     return tuple(found)
 
@@ -76,19 +84,18 @@ def split_weight(weight: Any, wide: Any) -> tuple[Any, Any]:
 def lerp(*, x: Any, y: Any, weight: Any, out: dict[str, Any]) -> Bound:
     """One launch: flat for equal shapes, with index arithmetic otherwise."""
     result = out["out"]
+    if result.size == 0:
+        return lambda: None
     wide, ctype = accumulating(x), CTYPES[x.dtype.name]
     tensor, number = split_weight(weight, wide)
     operands = (x, y, tensor, result)
-    if x.shape == y.shape and (tensor is None or tensor.shape == x.shape):
-        width = whole_vector(x, result.size, *operands)
-        wide_vectors = width == WIDTHS[x.dtype.name]
-        large = tensor is not None and wide_vectors and result.nbytes >= LARGE_BYTES
-        threads = LARGE_THREADS if large else THREADS
-        kept = evict_last_blocks(result.nbytes) if wide_vectors else 0
-        extent = "LARGE" if large or kept else "ANY"
-        grid, block = flat(result.size, width, threads)
-        function = SOURCE.function(f"lerp_flat<{ctype}, {width}, {flag(tensor is not None)}, {extent}, {threads}>")
-        arguments = (*operands, number, np.int64(result.size // width), np.uint32(kept))
+    if all(array is None or array.size == result.size for array in operands):
+        width = flat_width(result, *operands)
+        extent, grid, block, numbers = flat(result.size, width, x.dtype.itemsize)
+        if tensor is not None and width > 1 and result.nbytes >= LARGE_BYTES:
+            extent, grid, block = "LARGE", (-(-int(numbers[1]) // LARGE_THREADS),), (LARGE_THREADS,)
+        function = SOURCE.function(f"lerp_flat<{ctype}, {width}, {flag(tensor is not None)}, {extent}, {block[0]}>")
+        arguments = (*operands, number, *numbers)
         return lambda: function(grid, block, arguments)
     steps = merge_operands(result.shape, x.shape, y.shape, () if tensor is None else tensor.shape)
     width = whole_vector(x, steps.lengths[-1], *operands, *_row_strides(steps.strides))
@@ -99,24 +106,27 @@ def lerp(*, x: Any, y: Any, weight: Any, out: dict[str, Any]) -> Bound:
     dense = [array is not None and array.size == result.size for array in operands[:3]]
     aligned = [array for array, is_dense in zip(operands, dense, strict=False) if is_dense]
     width = whole_vector(x, result, *aligned) if result.size > FEW_ELEMENTS else 1
-    function = SOURCE.function(f"lerp_broadcast<{ctype}, {width}>")
-    strides = tuple(strides_struct(item) for item in steps.strides)
+    axes = most_axes(len(steps.lengths)) if width == 1 else AXES
+    function = SOURCE.function(f"lerp_broadcast<{ctype}, {width}, {axes}>")
     bits = np.int32(sum(is_dense << bit for bit, is_dense in enumerate(dense)))
-    numbers = (number, np.uint32(result.size), bits, axes_struct(steps), *strides)
-    grid = (blocks(result.size, width),)
-    return lambda: function(grid, (THREADS,), (*operands, *numbers))
+    walked = (axes_struct(steps, axes), strides_struct(*steps.strides, axes=axes, dtype=np.uint32))
+    grid, block = one_per_thread(-(-result.size // width), width)
+    arguments = (*operands, number, np.uint32(result.size), bits, *walked)
+    return lambda: function(grid, block, arguments)
 
 
 def _long_rows(lengths: Shape, width: int) -> bool:
-    """Launch for two axes, with rows long enough for a block."""
-    return len(lengths) == 2 and lengths[0] <= MOST_ROWS and lengths[1] >= width * THREADS
+    """Whether there are at most two axes, with rows long enough for a block."""
+    return len(lengths) <= 2 and prod(lengths[:-1]) <= MOST_ROWS and lengths[-1] >= width * THREADS
 
 
 def _blend_rows(operands: tuple[Any, ...], number: Any, steps: MergedOperands, width: int) -> Bound | None:
-    """Launch for two axes without index division. None if both x and y are repeated along a row."""
-    rows, length = steps.lengths
-    (across,), block = flat(length, width)
-    (x_row, x_step), (y_row, y_step), (weight_row, weight_step) = steps.strides[:3]
+    """Launch for at most two axes without index division. None if both x and y are repeated along a row."""
+    rows, length = prod(steps.lengths[:-1]), steps.lengths[-1]
+    (across,), block = one_per_thread(length // width, width)
+    (x_row, x_step), (y_row, y_step), (weight_row, weight_step) = (
+        (own[0] if len(own) > 1 else 0, own[-1]) for own in steps.strides
+    )
     if (x_step, y_step) not in STEPS:
         return None
     if operands[2] is None:

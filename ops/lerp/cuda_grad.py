@@ -16,7 +16,7 @@ from opgauge.ops._core.kernel import Bound
 from opgauge.ops._core.op import Array, Params, Shape, Shapes
 from opgauge.ops._core.registry import kernel
 from opgauge.ops._core.tuning import declare
-from opgauge.ops._cuda.pointwise import AXES, THREADS, axes_struct, blocks, flat, strides_struct
+from opgauge.ops._cuda.pointwise import AXES, THREADS, axes_struct, one_per_thread, strides_struct
 from opgauge.ops._cuda.reduction.problem import GRID_RESIDENT
 from opgauge.ops._cuda.reduction.rows import collectors
 from opgauge.ops._cuda.source import CudaSource, flag, multiprocessors, whole_vector
@@ -164,7 +164,7 @@ def _unsummed(dout: Any, weight: Any, dx: Any, dy: Any, *, subtract: bool) -> Bo
     tensor, number = split_weight(weight, wide)
     if tensor is None or tensor.shape == dout.shape:
         width = whole_vector(dout, dout.size, tensor, dx, dy)
-        grid, block = flat(dout.size, width)
+        grid, block = one_per_thread(dout.size // width, width)
         flags = f"{flag(tensor is not None)}, {flag(subtract)}"
         function = SOURCE.function(f"grad_flat<{ctype}, {width}, {flags}>")
         rest = wide(1 - weight) if tensor is None else wide(0)
@@ -172,10 +172,11 @@ def _unsummed(dout: Any, weight: Any, dx: Any, dy: Any, *, subtract: bool) -> Bo
         return lambda: function(grid, block, arguments)
     steps = merge_operands(dout.shape, tensor.shape)
     width = whole_vector(dout, dout, dx, dy) if dout.size > FEW_ELEMENTS else 1
-    function, grid = SOURCE.function(f"grad_broadcast<{ctype}, {width}>"), (blocks(dout.size, width),)
-    walked = (axes_struct(steps), strides_struct(steps.strides[0]))
+    function = SOURCE.function(f"grad_broadcast<{ctype}, {width}>")
+    grid, block = (-(-dout.size // (width * THREADS)),), (THREADS,)
+    walked = (axes_struct(steps), strides_struct(steps.strides[0], dtype=np.uint32))
     arguments = (dout, tensor, dx, dy, np.uint32(dout.size), *walked)
-    return lambda: function(grid, (THREADS,), arguments)
+    return lambda: function(grid, block, arguments)
 
 
 def _waiting() -> int:
@@ -314,6 +315,6 @@ def _part(part: AxisGroup) -> Array:
     )
     found["axes"] = axes
     for name in ("dout", "weight"):
-        found[name] = strides_struct(getattr(part, name))["at"]
+        found[name] = strides_struct(getattr(part, name))["at"][:, 0]
     found["units"] = part.units
     return found

@@ -16,13 +16,14 @@ __device__ __forceinline__ A blend(A x, A y, A weight) {
 
 constexpr int EVICT_LAST_OF = 16;  // one block of as many stores with evict_last, for LARGE results of large blocks
 
-// lerp_flat: a vector of V elements per thread, for operands of one shape.
+// lerp_flat: a vector of V elements per thread, and an element per thread after them, for operands of one shape.
 // Layout   x, y, out flat, weight a TENSOR or `number`      Grid, Block  as in flat.cuh      Writes  out[size]
 template <typename T, int V, bool TENSOR, Extent EXTENT, int THREADS>
 __global__ void __launch_bounds__(THREADS) lerp_flat(
     const T* __restrict__ x, const T* __restrict__ y, const T* __restrict__ weight, T* __restrict__ out,
-    Wide<T> number, long long vectors, unsigned int kept) {
-  const VectorAccess<V, EXTENT, THREADS> access(vectors, THREADS > FLAT_THREADS ? blockIdx.x % EVICT_LAST_OF == 0 : blockIdx.x < kept);
+    Wide<T> number, long long vectors, long long threads, unsigned int kept) {
+  const bool evicts_last = THREADS > SINGLE_THREADS ? blockIdx.x % EVICT_LAST_OF == 0 : blockIdx.x < kept;
+  const VectorAccess<V, EXTENT, THREADS> access(vectors, threads, evicts_last);
   const Vector<T, V> from = access.load(x), to = access.load(y);
   Vector<T, V> parts, result;
   if constexpr (TENSOR) parts = access.load(weight);
@@ -43,7 +44,7 @@ template <typename T, int V, int X_STEP, int Y_STEP, int WEIGHT_STEP>
 __global__ void __launch_bounds__(FLAT_THREADS) lerp_rows(
     const T* __restrict__ x, const T* __restrict__ y, const T* __restrict__ weight, T* __restrict__ out,
     Wide<T> number, long long vectors, long long x_row, long long y_row, long long weight_row) {
-  const VectorAccess<V> access(vectors);
+  const VectorAccess<V, VECTORS> access(vectors, vectors);
   const T* const x_from = x + blockIdx.y * x_row;
   const T* const y_from = y + blockIdx.y * y_row;
   const T* const weight_from = weight + blockIdx.y * weight_row;
@@ -63,39 +64,61 @@ __global__ void __launch_bounds__(FLAT_THREADS) lerp_rows(
 }
 
 // lerp_broadcast: threads compute vectors of the result, for operands that broadcast in any pattern.
-// Layout   out flat; x, y and weight by Strides over its axes, or dense like out, a bit of `dense` each
-// Grid     size / V / THREADS      Block  THREADS
-// Needs    V > 1: out and dense operands aligned; fewer than 2^31 elements      Writes  out[size]
+// Layout   out flat; x, y and weight by Strides over its axes, at most A, or dense like out, a bit of `dense` each
+// Grid     size / V / flat_threads<V>()      Block  flat_threads<V>()
+// Needs    V > 1: A = AXES, out and dense operands aligned; fewer than 2^31 elements      Writes  out[size]
 // Why      a vector spans two rows at most unless rows are shorter: two index computations serve V elements
-template <typename T, int V>
-__global__ void __launch_bounds__(THREADS) lerp_broadcast(
+template <typename T, int V, int A>
+__global__ void __launch_bounds__(flat_threads<V>()) lerp_broadcast(
     const T* __restrict__ x, const T* __restrict__ y, const T* __restrict__ weight, T* __restrict__ out,
-    Wide<T> number, unsigned int size, int dense, Axes axes, Strides of_x, Strides of_y, Strides of_weight) {
-  const unsigned int at = (blockIdx.x * THREADS + threadIdx.x) * V;
-  if (at >= size) return;
-  const unsigned int count = min(size - at, static_cast<unsigned int>(V));
-  const RowSplit<V> split(at, axes);
-  const Vector<T, V> from = split.template load<T>(x, of_x, dense & 1, at, count, axes);
-  const Vector<T, V> to = split.template load<T>(y, of_y, dense & 2, at, count, axes);
-  Vector<T, V> parts, result;
-  if (weight != nullptr) parts = split.template load<T>(weight, of_weight, dense & 4, at, count, axes);
+    Wide<T> number, unsigned int size, int dense, Axes<A> axes, Strides<A, 3, unsigned int> strides) {
+  const bool tensor = weight != nullptr;
+  Vector<T, V> from, to, parts, result;
+  const auto load_one = [&](unsigned int index, int i) {
+    const auto offsets = strided_offsets(index, axes, strides);
+    from.at[i] = x[offsets.at[0]];
+    to.at[i] = y[offsets.at[1]];
+    if (tensor) parts.at[i] = weight[offsets.at[2]];
+  };
+  const auto compute = [&]() {
 #pragma unroll
-  for (int i = 0; i < V; ++i) {
-    const Wide<T> part = weight != nullptr ? widen(parts.at[i]) : number;
-    result.at[i] = narrow<T>(blend(widen(from.at[i]), widen(to.at[i]), part));
+    for (int i = 0; i < V; ++i) {
+      const Wide<T> part = tensor ? widen(parts.at[i]) : number;
+      result.at[i] = narrow<T>(blend(widen(from.at[i]), widen(to.at[i]), part));
+    }
+  };
+  if constexpr (V == 1) {
+    const VectorAccess<1> access(size, size);
+    load_one(access.at, 0);
+    compute();
+    access.store(out, result);
+  } else {
+    const unsigned int at = (blockIdx.x * flat_threads<V>() + threadIdx.x) * V;
+    if (at >= size) return;
+    const unsigned int count = min(size - at, static_cast<unsigned int>(V));
+    if (count < V || axes.length[0].value < V) {
+#pragma unroll
+      for (int i = 0; i < V; ++i) load_one(at + min(i, count - 1), i);
+    } else {
+      const RowSplit<V, 3> split(at, axes, strides);
+      from = split.load(x, 0, dense & 1, strides);
+      to = split.load(y, 1, dense & 2, strides);
+      if (tensor) parts = split.load(weight, 2, dense & 4, strides);
+    }
+    compute();
+    store_some<T, V>(out + at, result, count);
   }
-  store_some<T, V>(out + at, result, count);
 }
 
 // grad_flat: a vector per thread, without sums.
 // Layout   dout, dx, dy flat, weight a TENSOR or `number`; rest: 1 - number      Grid, Block  as in flat.cuh
 // Writes   dx, dy, each unless null. SUBTRACT: dx = dout - dy, the design document's formula
 template <typename T, int V, bool TENSOR, bool SUBTRACT>
-__global__ void __launch_bounds__(FLAT_THREADS) grad_flat(
+__global__ void __launch_bounds__(flat_threads<V>()) grad_flat(
     const T* __restrict__ dout, const T* __restrict__ weight, T* __restrict__ dx, T* __restrict__ dy, Wide<T> number,
     Wide<T> rest, long long vectors) {
   using A = Wide<T>;
-  const VectorAccess<V> access(vectors);
+  const VectorAccess<V, VECTORS> access(vectors, vectors);
   const Vector<T, V> given = access.load(dout);
   Vector<T, V> parts, first, second;
   if constexpr (TENSOR) parts = access.load(weight);
@@ -118,15 +141,23 @@ __global__ void __launch_bounds__(FLAT_THREADS) grad_flat(
 template <typename T, int V>
 __global__ void __launch_bounds__(THREADS) grad_broadcast(
     const T* __restrict__ dout, const T* __restrict__ weight, T* __restrict__ dx, T* __restrict__ dy,
-    unsigned int size, Axes axes, Strides of_weight) {
+    unsigned int size, Axes<> axes, Strides<AXES, 1, unsigned int> strides) {
   using A = Wide<T>;
   const unsigned int at = (blockIdx.x * THREADS + threadIdx.x) * V;
   if (at >= size) return;
   const unsigned int count = min(size - at, static_cast<unsigned int>(V));
-  const RowSplit<V> split(at, axes);
-  const Vector<T, V> given = split.template load<T>(dout, of_weight, true, at, count, axes);
-  const Vector<T, V> parts = split.template load<T>(weight, of_weight, false, at, count, axes);
-  Vector<T, V> first, second;
+  Vector<T, V> given, parts, first, second;
+  if (V == 1 || count < V || axes.length[0].value < V) {
+#pragma unroll
+    for (int i = 0; i < V; ++i) {
+      const unsigned int index = at + (V == 1 ? 0 : min(i, count - 1));
+      given.at[i] = dout[index];
+      parts.at[i] = weight[strided_offsets(index, axes, strides).at[0]];
+    }
+  } else {
+    given = load<T, V>(dout + at);
+    parts = RowSplit<V, 1>(at, axes, strides).load(weight, 0, false, strides);
+  }
 #pragma unroll
   for (int i = 0; i < V; ++i) {
     const A value = widen(given.at[i]), part = widen(parts.at[i]);

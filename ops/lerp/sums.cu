@@ -7,8 +7,8 @@ constexpr int SUM_THREADS = 256, FIX_UP = 32;
 
 // A group of dout's axes. Units are vectors along the innermost axis, or elements.
 struct Part {
-  Axes axes;
-  Strides dout, weight;
+  Axes<> axes;
+  Strides<> dout, weight;
   unsigned int units;
 };
 

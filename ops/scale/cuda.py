@@ -9,12 +9,10 @@ import numpy as np
 from opgauge.ops._core.dtype import INTS, dtype_info
 from opgauge.ops._core.kernel import Bound
 from opgauge.ops._core.registry import kernel
-from opgauge.ops._cuda.pointwise import flat_launch, flat_names
-from opgauge.ops._cuda.source import CudaSource, whole_vector
+from opgauge.ops._cuda.pointwise import flat_launch, flat_names, flat_width
+from opgauge.ops._cuda.source import CudaSource
 from opgauge.ops.scale.op import DTYPES, as_integer
 
-FEW = 8192
-"""Elements below which a thread computes one element: a one-wave kernel is bound by instruction fetch."""
 UNSIGNED = {"int8": "unsigned char", "int16": "unsigned short", "int32": "unsigned int", "int64": "unsigned long long"}
 CTYPES = {name: UNSIGNED.get(name, dtype_info(name).ctype) for name in DTYPES}
 SOURCE = CudaSource(__file__, "kernels.cu", flat_names("scale", CTYPES))
@@ -35,7 +33,7 @@ def scale(*, x: Any, scale: Any, bias: float, bias_after_scale: bool, out: dict[
 
     tensor = None if isinstance(scale, float | int) else scale
     numbers = (number(0 if tensor is not None else scale), number(bias), np.bool_(bias_after_scale))
-    width = whole_vector(x, result) if x.size > FEW else 1
+    width = flat_width(result, x)
     function, grid, block, sizes = flat_launch(SOURCE, "scale", CTYPES[dtype], result, width)
     arguments = (x, result, tensor, *numbers, *sizes)
     return lambda: function(grid, block, arguments)

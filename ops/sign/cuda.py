@@ -7,8 +7,8 @@ from typing import Any
 from opgauge.ops._core.dtype import dtype_info
 from opgauge.ops._core.kernel import Bound
 from opgauge.ops._core.registry import kernel
-from opgauge.ops._cuda.pointwise import flat_launch, flat_names
-from opgauge.ops._cuda.source import CudaSource, whole_vector
+from opgauge.ops._cuda.pointwise import flat_launch, flat_names, flat_width
+from opgauge.ops._cuda.source import CudaSource
 from opgauge.ops.sign.op import DTYPES
 
 CTYPES = {name: dtype_info(name).ctype for name in DTYPES}
@@ -22,7 +22,7 @@ def sign(*, x: Any, out: dict[str, Any]) -> Bound:
     result = out["out"]
     if x.size == 0:
         return lambda: None
-    width = whole_vector(x, result)
+    width = flat_width(result, x)
     function, grid, block, sizes = flat_launch(SOURCE, "sign", CTYPES[x.dtype.name], result, width)
     arguments = (x, result, *sizes)
     return lambda: function(grid, block, arguments)

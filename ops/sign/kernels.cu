@@ -8,8 +8,8 @@ __device__ __forceinline__ T sign_of(T x) {
 __device__ __forceinline__ unsigned char sign_of(unsigned char x) { return x != 0; }
 __device__ __forceinline__ float sign_of(float x) {
   const unsigned int bits = __float_as_uint(x), size = bits & 0x7fffffffu;
-  if (size > 0x7f800000u) return x;
-  return size == 0 ? 0.0f : __uint_as_float((bits & 0x80000000u) | 0x3f800000u);
+  const unsigned int sign = size == 0 ? 0u : (bits & 0x80000000u) | 0x3f800000u;
+  return __uint_as_float(size > 0x7f800000u ? bits : sign);
 }
 __device__ __forceinline__ double sign_of(double x) { return x != x ? x : double(x > 0) - double(x < 0); }
 // Signs of two numbers: the sign bit is combined with `one` if the number is not zero; NaN also retains its bits.
@@ -23,6 +23,18 @@ __device__ __forceinline__ __half2 sign_of(__half2 x) { return sign_of_both(x, 0
 __device__ __forceinline__ __nv_bfloat162 sign_of(__nv_bfloat162 x) { return sign_of_both(x, 0x3f803f80u); }
 __device__ __forceinline__ __half sign_of(__half x) { return sign_of(__half2{x, x}).x; }
 __device__ __forceinline__ __nv_bfloat16 sign_of(__nv_bfloat16 x) { return sign_of(__nv_bfloat162{x, x}).x; }
+// Signs of a word of integers of BITS bits: the lowest bit of each that is not zero, and all bits of negative ones.
+template <int BITS, bool NEGATIVE>
+struct Integers {
+  unsigned int word;
+};
+template <int BITS, bool NEGATIVE>
+__device__ __forceinline__ Integers<BITS, NEGATIVE> sign_of(Integers<BITS, NEGATIVE> x) {
+  constexpr unsigned int ALL = (1u << BITS) - 1, LOWEST = 0xffffffffu / ALL, HIGHEST = LOWEST << (BITS - 1);
+  const unsigned int some = ((x.word & ~HIGHEST) + ~HIGHEST) | x.word;  // the highest bit of each that is not zero
+  const unsigned int one = (some & HIGHEST) >> (BITS - 1), negative = (x.word & HIGHEST) >> (BITS - 1);
+  return {NEGATIVE ? one | negative * ALL : one};
+}
 // x / |x|. Large x is scaled, so that the magnitude cannot overflow; an infinite part counts as 1 and the other as 0.
 template <typename P, typename A>
 __device__ __forceinline__ P sign_of_pair(P x, A large) {
@@ -52,20 +64,30 @@ template <>
 struct Handled<__nv_bfloat16, false> {
   using type = __nv_bfloat162;
 };
+template <>
+struct Handled<signed char, false> {
+  using type = Integers<8, true>;
+};
+template <>
+struct Handled<unsigned char, false> {
+  using type = Integers<8, false>;
+};
+template <>
+struct Handled<short, false> {
+  using type = Integers<16, true>;
+};
 
-// sign: a vector of V elements per thread, and a tail.
+// sign: a vector of V elements per thread, and an element per thread after them.
 // Layout   x, out flat                    Grid, Block  as in flat.cuh
-// Needs    EXTENT, vectors and evict_last_blocks as in flat.cuh            Writes  out[size]
+// Needs    EXTENT, vectors, threads and evict_last_blocks as in flat.cuh            Writes  out[size]
 template <typename T, int V, Extent EXTENT>
-__global__ void __launch_bounds__(FLAT_THREADS) sign(
-    const T* __restrict__ x, T* __restrict__ out, long long vectors, long long size, unsigned int evict_last_blocks) {
-  const VectorAccess<V, EXTENT> access(vectors, blockIdx.x < evict_last_blocks);
-  const long long tail = tail_of<V, EXTENT>(vectors, size);
+__global__ void __launch_bounds__(flat_threads<V>()) sign(
+    const T* __restrict__ x, T* __restrict__ out, long long vectors, long long threads, unsigned int evict_last_blocks) {
+  const VectorAccess<V, EXTENT> access(vectors, threads, blockIdx.x < evict_last_blocks);
   Vector<T, V> vector = access.load(x);
   using H = typename Handled<T, V == 1>::type;
   H* const handled = reinterpret_cast<H*>(vector.at);
 #pragma unroll
   for (int i = 0; i < V * sizeof(T) / sizeof(H); ++i) handled[i] = sign_of(handled[i]);
   access.store(out, vector);
-  if (tail < size) out[tail] = sign_of(x[tail]);
 }

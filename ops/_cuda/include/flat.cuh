@@ -1,47 +1,63 @@
-// Flat pointwise kernels: a vector per thread. Grid: vectors / FLAT_THREADS; block: FLAT_THREADS; the first block also
-// computes the elements after the last vector.
+// Flat pointwise kernels: a vector per thread, and an element per thread after the last vector.
+// Grid: threads / flat_threads<V>(); block: flat_threads<V>()
 #pragma once
 #include "vector.cuh"
 
-constexpr int FLAT_THREADS = 256;
+constexpr int FLAT_THREADS = 256, SINGLE_THREADS = 512;
 
-// Extent of a launch. ANY: no assumption. WHOLE: every thread has a vector, so that a short kernel needs no comparison
-// before its loads. LARGE: the result exceeds the evict_last share of L2. Then only some blocks store with evict_last, and
-// no loads use it: as fast from memory as evict_last everywhere, and up to 7 % faster from cache.
-enum Extent { ANY, WHOLE, LARGE };
+// Threads per block. Blocks of single elements are larger, as the launch of more than a few dozen blocks takes longer.
+template <int V>
+constexpr int flat_threads() {
+  return V == 1 ? SINGLE_THREADS : FLAT_THREADS;
+}
 
-// A thread's vector of V elements among `vectors`, in blocks of THREADS. evicts_last: policy of a LARGE block's stores.
-template <int V, Extent EXTENT = ANY, int THREADS = FLAT_THREADS>
+// Extent of a launch. ANY: fewer than 2^31 elements, so that indices have 32 bits. VECTORS: no elements after the last
+// vector. LARGE: 2^31 elements or more, or a result that exceeds the evict_last share of L2. Then only some blocks store
+// with evict_last, and no loads use it: as fast from memory as evict_last everywhere, and up to 7 % faster from cache.
+enum Extent { ANY, VECTORS, LARGE };
+
+template <Extent EXTENT>
+struct Indexed {
+  using type = long long;
+};
+template <>
+struct Indexed<ANY> {
+  using type = unsigned int;
+};
+
+// A thread's V elements, or its single element after the last vector. Loads do not branch, as parameters that are read after
+// a branch arrive late: surplus threads load what the last thread does, and store nothing. `valid`: whether a thread is none.
+// evicts_last: policy of a LARGE block's stores.
+template <int V, Extent EXTENT = ANY, int THREADS = flat_threads<V>()>
 struct VectorAccess {
-  long long at;  // offset in elements
-  bool valid, evicts_last;
+  using Index = typename Indexed<EXTENT>::type;
+  static constexpr bool SINGLES = V > 1 && EXTENT != VECTORS;
+  Index at;  // offset in elements
+  bool valid, whole, evicts_last;
 
-  __device__ __forceinline__ explicit VectorAccess(long long vectors, bool evicts_last = true) : evicts_last(EXTENT != LARGE || evicts_last) {
-    const long long first = static_cast<long long>(blockIdx.x) * THREADS;
-    const int left = static_cast<int>(min(vectors - first, static_cast<long long>(THREADS)));  // of the block
-    at = (first + threadIdx.x) * V;
-    valid = EXTENT == WHOLE || static_cast<int>(threadIdx.x) < left;
+  // threads: vectors, and elements after the last one; at least one
+  __device__ __forceinline__ VectorAccess(long long vectors, long long threads, bool evicts_last = true)
+      : evicts_last(EXTENT != LARGE || evicts_last) {
+    const Index own = static_cast<Index>(blockIdx.x) * THREADS + threadIdx.x, last = static_cast<Index>(threads) - 1;
+    const Index index = min(own, last), before = static_cast<Index>(vectors);
+    valid = own <= last;
+    whole = !SINGLES || index < before;
+    at = whole ? index * V : index + before * (V - 1);
   }
 
   template <typename T>
   __device__ __forceinline__ Vector<T, V> load(const T* from) const {
-    if constexpr (EXTENT == LARGE) return as_vector<T, V>(fetch_where<T, V, false>(from + at, valid));
-    return load_evict_last<T, V>(from + at, valid);
+    if constexpr (SINGLES) return as_vector<T, V>(fetch_either<T, V, EXTENT != LARGE>(from + at, whole));
+    return EXTENT == LARGE ? ::load<T, V>(from + at) : load_evict_last<T, V>(from + at);
   }
 
   template <typename T>
   __device__ __forceinline__ void store(T* to, const Vector<T, V>& vector) const {
-    if (!valid) return;
     if (evicts_last) {
-      store_evict_last<T, V>(to + at, vector);
+      store_where<T, V, true>(to + at, vector, valid && whole);
     } else {
-      ::store<T, V>(to + at, vector);
+      store_where<T, V, false>(to + at, vector, valid && whole);
     }
+    if constexpr (SINGLES) store_where<T, 1, false>(to + at, {vector.at[0]}, valid && !whole);
   }
 };
-
-// This thread's element after the last vector; at least `size` if there is none.
-template <int V, Extent EXTENT = ANY>
-__device__ __forceinline__ long long tail_of(long long vectors, long long size) {
-  return EXTENT != WHOLE && blockIdx.x == 0 ? vectors * V + threadIdx.x : size;
-}

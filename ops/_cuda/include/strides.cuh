@@ -5,70 +5,82 @@
 
 constexpr int AXES = 6;
 
-struct Axes {  // lengths of `inner` axes, innermost first; the outermost one needs no length
+// Lengths of `inner` axes, innermost first; the outermost one needs no length. A: most axes; absent ones have length 1.
+template <int A = AXES>
+struct Axes {
   int inner;
-  Divisor length[AXES];
+  Divisor length[A];
 };
 
-struct Strides {  // in elements, innermost first; 0 along repeated axes
-  long long at[AXES];
+// Strides of N operands in elements, innermost axis first; 0 along repeated and absent axes.
+template <int A = AXES, int N = 1, typename S = long long>
+struct Strides {
+  S at[A][N];
 };
 
-// Offset in an operand of flat element `index` of the common shape.
-__device__ __forceinline__ long long strided_offset(unsigned int index, const Axes& axes, const Strides& strides) {
-  long long at = 0;
+template <int N, typename S>
+struct Offsets {
+  S at[N];
+};
+
+// Offsets in N operands of flat element `index` of the common shape: one division per axis serves all of them. Few axes need
+// no branch, after which parameters arrive late.
+template <int A, int N, typename S>
+__device__ __forceinline__ Offsets<N, S> strided_offsets(
+    unsigned int index, const Axes<A>& axes, const Strides<A, N, S>& strides) {
+  Offsets<N, S> found{};
 #pragma unroll
-  for (int axis = 0; axis < AXES - 1; ++axis) {
-    if (axis == axes.inner) return at + strides.at[axis] * index;
-    const unsigned int outer = quotient(index, axes.length[axis]);
-    at += strides.at[axis] * remainder(index, outer, axes.length[axis]);
+  for (int axis = 0; axis < A; ++axis) {
+    const bool last = axis == A - 1 || (A == AXES && axis == axes.inner);
+    const unsigned int outer = last ? 0 : quotient(index, axes.length[axis]);
+    const unsigned int along = last ? index : remainder(index, outer, axes.length[axis]);
+#pragma unroll
+    for (int i = 0; i < N; ++i) found.at[i] += strides.at[axis][i] * along;
+    if (last) break;
     index = outer;
   }
-  return at + strides.at[AXES - 1] * index;
+  return found;
 }
 
-// Division of V flat elements from `at` on into rows of the innermost axis: `here` of them are in the first one.
-template <int V>
-struct RowSplit {
-  unsigned int here;
+__device__ __forceinline__ long long strided_offset(unsigned int index, const Axes<>& axes, const Strides<>& strides) {
+  return strided_offsets(index, axes, strides).at[0];
+}
 
-  __device__ __forceinline__ RowSplit(unsigned int at, const Axes& axes) : here(V) {
-    if constexpr (V == 1) return;
+// V flat elements from `at` on of N operands that are smaller than 2^31, in rows of at least V elements along the innermost
+// axis: `here` of them are in the first row.
+template <int V, int N>
+struct RowSplit {
+  using Steps = Strides<AXES, N, unsigned int>;
+  unsigned int at, here;
+  Offsets<N, unsigned int> first, next;
+
+  __device__ __forceinline__ RowSplit(unsigned int at, const Axes<>& axes, const Steps& strides) : at(at) {
     const Divisor& length = axes.length[0];
     here = length.value - remainder(at, quotient(at, length), length);
+    first = strided_offsets(at, axes, strides);
+    next = here < V ? strided_offsets(at + here, axes, strides) : first;
   }
 
-  // Loads `count` elements of an operand for flat elements from `at` on. dense: the operand is flat itself.
+  // Loads from operand number `operand`. dense: the operand is flat itself.
   template <typename T>
-  __device__ __forceinline__ Vector<T, V> load(
-      const T* from, const Strides& strides, bool dense, unsigned int at, unsigned int count, const Axes& axes) const {
-    if constexpr (V == 1) return {from[dense ? at : strided_offset(at, axes, strides)]};
-    if (dense && count == V) return ::load<T, V>(from + at);
-    Vector<T, V> result{};
-    if (dense || count < V || axes.length[0].value < V) {
-#pragma unroll
-      for (int i = 0; i < V; ++i) {
-        if (i < count) result.at[i] = from[dense ? at + i : strided_offset(at + i, axes, strides)];
-      }
-      return result;
-    }
-    const T* const one = from + strided_offset(at, axes, strides);
-    const T* const next = here < V ? from + strided_offset(at + here, axes, strides) : one;
+  __device__ __forceinline__ Vector<T, V> load(const T* from, int operand, bool dense, const Steps& strides) const {
+    if (dense) return ::load<T, V>(from + at);
+    const T* const one = from + first.at[operand];
+    const T* const following = from + next.at[operand];
+    const unsigned int step = strides.at[0][operand];
     const auto* const word = reinterpret_cast<const VectorWord<T, V>*>(one);
-    if (strides.at[0] == 1 && here >= V && reinterpret_cast<unsigned long long>(one) % sizeof(*word) == 0) {
+    if (step == 1 && here >= V && reinterpret_cast<unsigned long long>(one) % sizeof(*word) == 0) {
       return as_vector<T, V>(*word);
     }
-    if (strides.at[0] == 0) {  // repeated along the row
-      const T first = *one, second = *next;
+    Vector<T, V> result;
+    if (step == 0) {  // repeated along the row
+      const T value = *one, other = *following;
 #pragma unroll
-      for (int i = 0; i < V; ++i) result.at[i] = i < here ? first : second;
+      for (int i = 0; i < V; ++i) result.at[i] = i < here ? value : other;
       return result;
     }
 #pragma unroll
-    for (int i = 0; i < V; ++i) {
-      const long long along = strides.at[0] * (i < here ? i : i - here);
-      result.at[i] = (i < here ? one : next)[along];
-    }
+    for (int i = 0; i < V; ++i) result.at[i] = i < here ? one[step * i] : following[step * (i - here)];
     return result;
   }
 };
@@ -76,7 +88,7 @@ struct RowSplit {
 // Stores the first `count` of V elements.
 template <typename T, int V>
 __device__ __forceinline__ void store_some(T* to, const Vector<T, V>& vector, unsigned int count) {
-  if (count == V) return store<T, V>(to, vector);
+  if (V == 1 || count == V) return store<T, V>(to, vector);
 #pragma unroll
   for (int i = 0; i < V; ++i) {
     if (i < count) to[i] = vector.at[i];

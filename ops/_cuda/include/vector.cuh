@@ -84,12 +84,10 @@ __device__ __forceinline__ Vector<T, N> load(const T* from) {
 
 // L2 evict_last, for which L2 reserves lines (3/16 of it on an H200). Accesses to them do not wait for other lines to be
 // written back: long streams are 2 to 8 % faster (docs/performance.md).
+// The policy is the constant that createpolicy.fractional.L2::evict_last.b64 with a fraction of 1 yields for sm_80 to sm_120:
+// the assembler computes it anew for each access, by five dependent instructions.
 #if __CUDA_ARCH__ >= 800
-__device__ __forceinline__ unsigned long long evict_last_policy() {
-  unsigned long long policy;
-  asm("createpolicy.fractional.L2::evict_last.b64 %0, 1.0;" : "=l"(policy));
-  return policy;
-}
+__device__ __forceinline__ unsigned long long evict_last_policy() { return 0x14f0000000000000ull; }
 #endif
 
 // Loads into `word` if `there`, by a predicate: with a branch, the unpacking of a word would wait for it before the next
@@ -153,41 +151,91 @@ __device__ __forceinline__ VectorWord<T, N> fetch_evict_last(const T* from, bool
 #endif
   return fetch_where<T, N, false>(from, there);
 }
+
+// Loads a 16-byte vector of N elements if `whole`, else one element, into the first; by opposite predicates.
+#define LOAD_EITHER(HOW, HINT, ONE)                                       \
+  asm volatile(                                                           \
+      "{\n"                                                               \
+      ".reg .pred whole;\n"                                               \
+      "setp.ne.u32 whole, %5, 0;\n"                                       \
+      "@whole ld.global" HOW ".v4.b32 {%0, %1, %2, %3}, [%4]" HINT ";\n"  \
+      "@!whole ld.global" ONE ", [%4];\n"                                 \
+      "}"                                                                 \
+      : "=r"(word.x), "=r"(word.y), "=r"(word.z), "=r"(word.w)            \
+      : "l"(from), "r"(static_cast<unsigned int>(whole)), "l"(evict_last_policy()))
+#define LOAD_EITHER_OF(BYTES, ONE)                 \
+  if constexpr (sizeof(T) == BYTES) {              \
+    if constexpr (EVICT_LAST) {                    \
+      LOAD_EITHER(".L2::cache_hint", ", %6", ONE); \
+    } else {                                       \
+      LOAD_EITHER("", "", ONE);                    \
+    }                                              \
+  }
+template <typename T, int N, bool EVICT_LAST>
+__device__ __forceinline__ VectorWord<T, N> fetch_either(const T* from, bool whole) {
+  uint4 word;
+#if __CUDA_ARCH__ >= 800
+  LOAD_EITHER_OF(1, ".u8 %0")
+  LOAD_EITHER_OF(2, ".u16 %0")
+  LOAD_EITHER_OF(4, ".b32 %0")
+  LOAD_EITHER_OF(8, ".v2.b32 {%0, %1}")
+#else
+  if (whole) {
+    word = fetch<T, N>(from);
+  } else {
+    *reinterpret_cast<VectorWord<T, 1>*>(&word) = fetch<T, 1>(from);
+  }
+#endif
+  return word;
+}
 #undef LOAD_WHERE
 #undef LOAD_ONE_WHERE
+#undef LOAD_EITHER
+#undef LOAD_EITHER_OF
 
 template <typename T, int N>
 __device__ __forceinline__ Vector<T, N> load_evict_last(const T* from, bool there = true) {
   return as_vector<T, N>(fetch_evict_last<T, N>(from, there));
 }
 
-template <typename T, int N>
-__device__ __forceinline__ void store_evict_last(T* to, const Vector<T, N>& vector) {
+// Stores if `there`, by a predicate. HOW, WORDS: PTX of the access; HINT: of the L2 cache, for EVICT_LAST.
+#define STORE_WHERE(HOW, WORDS, HINT, ...)                                                         \
+  if constexpr (EVICT_LAST) {                                                                      \
+    asm volatile("{\n.reg .pred there;\nsetp.ne.u32 there, %1, 0;\n@there st.global.L2::cache_hint" \
+                 HOW " [%0], " WORDS HINT ";\n}" ::"l"(to), "r"(where), __VA_ARGS__,               \
+                 "l"(evict_last_policy())                                                          \
+                 : "memory");                                                                      \
+  } else {                                                                                         \
+    asm volatile("{\n.reg .pred there;\nsetp.ne.u32 there, %1, 0;\n@there st.global"               \
+                 HOW " [%0], " WORDS ";\n}" ::"l"(to), "r"(where), __VA_ARGS__                     \
+                 : "memory");                                                                      \
+  }
+template <typename T, int N, bool EVICT_LAST>
+__device__ __forceinline__ void store_where(T* to, const Vector<T, N>& vector, bool there) {
   using W = VectorWord<T, N>;
   const W word = *reinterpret_cast<const W*>(&vector);
 #if __CUDA_ARCH__ >= 800
+  const unsigned int where = there;
   if constexpr (sizeof(W) == 16) {
-    asm volatile("st.global.L2::cache_hint.v4.b32 [%0], {%1, %2, %3, %4}, %5;" ::"l"(to), "r"(word.x), "r"(word.y),
-                 "r"(word.z), "r"(word.w), "l"(evict_last_policy())
-                 : "memory");
-    return;
+    STORE_WHERE(".v4.b32", "{%2, %3, %4, %5}", ", %6", "r"(word.x), "r"(word.y), "r"(word.z), "r"(word.w))
+  } else if constexpr (sizeof(W) == 8) {
+    STORE_WHERE(".v2.b32", "{%2, %3}", ", %4", "r"(word.x), "r"(word.y))
+  } else if constexpr (sizeof(W) == 4) {
+    STORE_WHERE(".b32", "%2", ", %3", "r"(word))
+  } else if constexpr (sizeof(W) == 2) {
+    STORE_WHERE(".b16", "%2", ", %3", "h"(word))
+  } else {
+    STORE_WHERE(".b8", "%2", ", %3", "r"(static_cast<unsigned int>(word)))
   }
-  if constexpr (sizeof(W) == 8) {
-    asm volatile("st.global.L2::cache_hint.v2.b32 [%0], {%1, %2}, %3;" ::"l"(to), "r"(word.x), "r"(word.y),
-                 "l"(evict_last_policy())
-                 : "memory");
-    return;
-  }
-  if constexpr (sizeof(W) == 4) {
-    asm volatile("st.global.L2::cache_hint.b32 [%0], %1, %2;" ::"l"(to), "r"(word), "l"(evict_last_policy()) : "memory");
-    return;
-  }
-  if constexpr (sizeof(W) == 2) {
-    asm volatile("st.global.L2::cache_hint.b16 [%0], %1, %2;" ::"l"(to), "h"(word), "l"(evict_last_policy()) : "memory");
-    return;
-  }
+#else
+  if (there) *reinterpret_cast<W*>(to) = word;
 #endif
-  *reinterpret_cast<W*>(to) = word;
+}
+#undef STORE_WHERE
+
+template <typename T, int N>
+__device__ __forceinline__ void store_evict_last(T* to, const Vector<T, N>& vector) {
+  store_where<T, N, true>(to, vector, true);
 }
 
 // Stores with L2 evict_first.

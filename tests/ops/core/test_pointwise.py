@@ -12,7 +12,7 @@ from opgauge import ops
 from opgauge.ops import find_op
 from opgauge.ops._core.tuning import override
 from opgauge.ops._cuda import pointwise
-from opgauge.ops._cuda.pointwise import THREADS, VECTOR_BYTES
+from opgauge.ops._cuda.pointwise import THREADS
 from opgauge.ops.lerp import cuda as lerp
 from opgauge.ops.lerp import cuda_grad
 
@@ -22,20 +22,47 @@ MULTIPROCESSORS = 132
 class Buffer:
     """What a launch is planned from: shape, dtype and address."""
 
-    def __init__(self, *shape: int) -> None:
+    def __init__(self, *shape: int, ptr: int = 4096) -> None:
         self.shape, self.dtype, self.size = shape, np.dtype(np.float32), int(np.prod(shape))
         self.nbytes = self.size * self.dtype.itemsize
-        self.data = type("Memory", (), {"ptr": 4096})
+        self.data = type("Memory", (), {"ptr": ptr})
+
+
+def accessed(size: int, launch: pointwise.FlatLaunch, width: int) -> np.ndarray[Any, Any]:
+    """Number of stores to each element, by the index arithmetic of `VectorAccess` in flat.cuh."""
+    vectors, threads, _ = map(int, launch.numbers)
+    index = np.arange(launch.grid[0] * launch.block[0])
+    index = index[index < threads]
+    found = np.zeros(size, int)
+    for i in range(width):
+        np.add.at(found, index[index < vectors] * width + i, 1)
+    np.add.at(found, index[index >= vectors] + vectors * (width - 1), 1)
+    return found
 
 
 @pytest.mark.parametrize("width", [1, 2, 4, 8, 16])
-@pytest.mark.parametrize("blocks", [1, 2, 4096, 48_226])
-def test_flat_launches_cover_their_elements(blocks: int, width: int) -> None:
-    """Threads times a vector reach the last element, with no block to spare."""
-    most = blocks * THREADS * width
-    for elements in (most, most - 1, most - THREADS * width + 1):
-        assert pointwise.flat(elements, width) == ((blocks,), (THREADS,))
-        assert pointwise.flat(4 * elements, width, 4 * THREADS) == ((blocks,), (4 * THREADS,))
+@pytest.mark.parametrize("threads", [1, 255, 256, 257, 512, 513, 1279])
+def test_flat_launches_store_every_element_once(threads: int, width: int) -> None:
+    """Vectors and the elements after them cover a tensor, with no block to spare."""
+    for size in (threads, threads * width, threads * width + width - 1):
+        launch = pointwise.flat(size, width, 4)
+        assert (accessed(size, launch, width) == 1).all()
+        assert launch.extent == ("ANY" if width == 1 or size % width else "VECTORS")
+        assert launch.block == ((512,) if width == 1 else (256,))
+        assert (launch.grid[0] - 1) * launch.block[0] < launch.numbers[1]
+
+
+@pytest.mark.parametrize("width", [1, 4])
+def test_an_empty_launch_has_a_block(width: int) -> None:
+    """CUDA rejects a launch without blocks."""
+    assert pointwise.one_per_thread(0, width)[0] == (1,)
+
+
+def test_few_elements_are_computed_one_by_one() -> None:
+    """A thread computes 16 bytes only if there are many, and addresses allow it."""
+    assert pointwise.flat_width(Buffer(pointwise.FEW)) == 1
+    assert pointwise.flat_width(Buffer(pointwise.FEW + 1)) == 4
+    assert pointwise.flat_width(Buffer(pointwise.FEW + 1), Buffer(pointwise.FEW + 1, ptr=4100)) == 1
 
 
 class Named:
@@ -50,29 +77,32 @@ class Named:
         return expression
 
 
-MEGABYTE = (1 << 20) // 4
+MEGABYTE, EVERY = (1 << 20) // 4, pointwise.EVERY_BLOCK
 
 
 @pytest.mark.parametrize(
     ("elements", "width", "extent", "kept"),
     [
-        (THREADS * 8, 4, "WHOLE", 0),
-        (THREADS * 8, 1, "WHOLE", 0),
-        (THREADS * 8 + 4, 4, "ANY", 0),
-        (22 * MEGABYTE - 1024, 4, "WHOLE", 0),
+        (THREADS * 8, 4, "VECTORS", EVERY),
+        (THREADS * 8, 1, "ANY", EVERY),
+        (THREADS * 8 + 3, 4, "ANY", EVERY),
+        (22 * MEGABYTE - 1, 4, "ANY", EVERY),
         (22 * MEGABYTE, 4, "LARGE", 2816),
-        (22 * MEGABYTE + 1, 1, "ANY", 0),
-        (121 * MEGABYTE - 4, 4, "LARGE", 2816),
-        (121 * MEGABYTE, 4, "WHOLE", 0),
+        (22 * MEGABYTE + 1, 1, "ANY", EVERY),
+        (121 * MEGABYTE - 1, 4, "LARGE", 2816),
+        (121 * MEGABYTE, 4, "VECTORS", EVERY),
+        ((1 << 31) - 1, 4, "ANY", EVERY),
+        (1 << 31, 4, "LARGE", EVERY),
+        (1 << 31, 1, "LARGE", EVERY),
     ],
 )
 def test_what_is_known_of_a_flat_launch(elements: int, width: int, extent: str, kept: int) -> None:
-    """Whole blocks compare nothing; two to ten times what is kept is kept in part, if it moves in whole vectors."""
+    """Indices have 64 bits from 2^31 elements on; two to ten times what is kept is kept in part, if in vectors."""
     source: Any = Named(pointwise.flat_names("add_n", {"float32": "float"}))
     name, grid, block, numbers = pointwise.flat_launch(source, "add_n", "float", Buffer(elements), width)
     assert name == f"add_n<float, {width}, {extent}>"
-    assert (grid, block) == pointwise.flat(elements, width)
-    assert numbers == (elements // width, elements, kept)
+    assert (grid, block) == pointwise.one_per_thread(elements // width + elements % width, width)
+    assert numbers == (elements // width, elements // width + elements % width, kept)
 
 
 @pytest.mark.parametrize("megabytes", [0, 5, 16])
@@ -84,10 +114,9 @@ def test_how_much_is_kept_is_a_launch_parameter(megabytes: int) -> None:
 
 
 def test_host_and_device_agree_on_a_block() -> None:
-    """The kernels' blocks have the threads that the host launches, enough for the bytes behind the last vector."""
+    """The kernels' blocks have the threads that the host launches."""
     text = (Path(ops.__file__).parent / "_cuda" / "include" / "flat.cuh").read_text(encoding="utf-8")
-    assert f"constexpr int FLAT_THREADS = {THREADS};" in text
-    assert THREADS >= VECTOR_BYTES - 1
+    assert f"constexpr int FLAT_THREADS = {THREADS}, SINGLE_THREADS = {pointwise.SINGLE_THREADS};" in text
 
 
 @pytest.mark.parametrize(
@@ -98,12 +127,21 @@ def test_host_and_device_agree_on_a_block() -> None:
         ((3, 2052), (2052,), None, "lerp_rows<float, 4, 1, 1, -1>"),
         ((3, 2052), (3, 2052), (3, 1), "lerp_rows<float, 4, 1, 1, 0>"),
         ((3, 2052), (3, 1), (2052,), "lerp_rows<float, 4, 1, 0, 1>"),
-        ((3, 1), (3, 1), (3, 2052), "lerp_broadcast<float, 1>"),
-        ((3, 1020), (3, 1), None, "lerp_broadcast<float, 1>"),
-        ((3, 2051), (3, 1), None, "lerp_broadcast<float, 1>"),
-        ((40, 2051), (40, 1), None, "lerp_broadcast<float, 4>"),
-        ((70_000, 1), (70_000, 1024), None, "lerp_broadcast<float, 4>"),
-        ((3, 1, 2048), (3, 5, 2048), None, "lerp_broadcast<float, 1>"),
+        ((3, 1), (3, 1), (3, 2052), "lerp_broadcast<float, 1, 2>"),
+        ((3, 1020), (3, 1), None, "lerp_broadcast<float, 1, 2>"),
+        ((3, 2051), (3, 1), None, "lerp_broadcast<float, 1, 2>"),
+        ((40, 2051), (40, 1), None, "lerp_broadcast<float, 4, 6>"),
+        ((70_000, 1), (70_000, 1024), None, "lerp_broadcast<float, 4, 6>"),
+        ((3, 1, 2048), (3, 5, 2048), None, "lerp_broadcast<float, 1, 3>"),
+        ((1,), (1, 2048), None, "lerp_rows<float, 4, 0, 1, -1>"),
+        ((2048,), (1, 2048), (1,), "lerp_rows<float, 4, 1, 1, 0>"),
+        ((1,), (1,), (2048,), "lerp_broadcast<float, 1, 2>"),
+        ((5,), (1, 5), (5, 1, 1), "lerp_broadcast<float, 1, 2>"),
+        ((5, 1, 7), (1, 3, 7), None, "lerp_broadcast<float, 1, 3>"),
+        ((5, 1, 7, 1), (1, 3, 1, 9), None, "lerp_broadcast<float, 1, 6>"),
+        ((5,), (1, 5), (1, 5), "lerp_flat<float, 1, true, ANY, 512>"),
+        ((40_000,), (1, 40_000), (1, 40_000), "lerp_flat<float, 4, true, VECTORS, 256>"),
+        ((40_001,), (1, 40_001), None, "lerp_flat<float, 4, false, ANY, 256>"),
     ],
 )
 def test_rows_of_a_broadcast(
