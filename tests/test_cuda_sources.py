@@ -41,8 +41,10 @@ COMMON = """
 SINCE_AMPERE = """
     abs.bf16x2 max.NaN.f32 min.NaN.f32
     cp.async.cg.shared.global cp.async.commit_group cp.async.wait_group
-    createpolicy.fractional.L2::evict_last.b64 ld.global.L2::cache_hint.v4.b32 st.global.L2::cache_hint.b16
-    st.global.L2::cache_hint.b32 st.global.L2::cache_hint.v2.b32 st.global.L2::cache_hint.v4.b32
+    ld.global.L2::cache_hint.v4.b32 ld.global.b32 ld.global.u16 ld.global.u8 ld.global.v2.b32
+    st.global.L2::cache_hint.b16 st.global.L2::cache_hint.b32 st.global.L2::cache_hint.b8
+    st.global.L2::cache_hint.v2.b32 st.global.L2::cache_hint.v4.b32
+    st.global.b16 st.global.b32 st.global.b8 st.global.v2.b32 st.global.v4.b32
 """
 SINCE_HOPPER = f"{SINCE_AMPERE} cvt.f32.bf16 cvt.rn.bf16.f32 set.equ.u32.bf16x2 set.neu.u32.bf16x2"
 NEWER = {"sm_75": "", "sm_90a": SINCE_HOPPER, "sm_100": SINCE_HOPPER, "sm_120": SINCE_HOPPER}

@@ -16,6 +16,7 @@ import pytest
 
 from opgauge.harness.case.case import Case, InputSpec
 from opgauge.harness.worker.inputs import Inputs, make_inputs
+from opgauge.ops._cuda import pointwise
 from opgauge.ops._cuda.reduction import problem, rows
 from opgauge.ops.lerp import cuda as lerp
 from opgauge.ops.lerp import cuda_grad as lerp_grad
@@ -63,6 +64,7 @@ class Trial(NamedTuple):
                 patch.setattr(problem, "FEW_ELEMENTS", 0)
                 patch.setattr(rows, "ONCE_BYTES", 0)
                 patch.setattr(lerp, "LARGE_BYTES", 0)
+                patch.setattr(pointwise, "FEW", 0)
             patch.setattr(lerp, "FEW_ELEMENTS", 0 if self.vectors else lerp.FEW_ELEMENTS)
             patch.setattr(lerp_grad, "FEW_ELEMENTS", self.seed % 200 and lerp.FEW_ELEMENTS)
             yield
