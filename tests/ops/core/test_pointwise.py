@@ -10,6 +10,7 @@ import pytest
 
 from opgauge import ops
 from opgauge.ops import find_op
+from opgauge.ops._core.broadcast import merge_strides
 from opgauge.ops._core.tuning import override
 from opgauge.ops._cuda import pointwise
 from opgauge.ops._cuda.pointwise import THREADS
@@ -256,3 +257,34 @@ def test_one_minus_a_weight_is_rounded_once(monkeypatch: pytest.MonkeyPatch) -> 
     (name, _, (_, tensor, _, _, _, factor, *_)), _ = launches(monkeypatch, gradients, weight)
     assert name.startswith("reduce_any<float")
     assert (tensor, factor["sign"], factor["offset"]) == (None, 0, np.float32(1 - weight))
+
+
+def walked(size: int, axes: Any, strides: Any) -> np.ndarray[Any, Any]:
+    """Offsets of all elements in the operands, by the arithmetic of `strided_offsets` in strides.cuh."""
+    index, found = np.arange(size), np.zeros((size, strides["at"].shape[1]), np.int64)
+    most = len(axes["length"])
+    for axis in range(most):
+        last = axis == most - 1 or (most == pointwise.AXES and axis == axes["inner"])
+        value, multiplier, shift = (int(axes["length"][axis][name]) for name in ("value", "multiplier", "shift"))
+        outer = np.zeros_like(index) if last else ((index * multiplier >> 32) + index) >> shift
+        found += strides["at"][axis].astype(np.int64) * (index if last else index - outer * value)[:, None]
+        if last:
+            break
+        index = outer
+    return found
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_walks_over_merged_axes_find_every_element(seed: int) -> None:
+    """Offsets by merged lengths and strides are those of the view, with reversed, repeated and missing axes."""
+    random = np.random.default_rng(seed)
+    base = np.arange(4 * 3 * 5 * 2 * 3 * 2).reshape(4, 3, 5, 2, 3, 2)
+    view = base[tuple(slice(None, None, int(step)) for step in random.choice([1, 1, -1, 2], base.ndim))]
+    view = view.transpose(random.permutation(base.ndim) if seed % 2 else None)[(0,) * int(random.integers(0, 5))]
+    view = np.broadcast_to(view, (2, *view.shape)) if seed % 3 == 0 and view.ndim < base.ndim else view
+    steps = tuple(step // view.itemsize for step in view.strides)
+    merged = merge_strides(view.shape, steps)
+    axes = pointwise.most_axes(len(merged.lengths))
+    structs = pointwise.axes_struct(merged, axes), pointwise.strides_struct(*merged.strides, axes=axes)
+    first = int(view.ravel()[0])
+    assert (walked(view.size, *structs)[:, 0] + first == view.ravel()).all()
