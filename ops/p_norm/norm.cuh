@@ -54,6 +54,22 @@ __device__ __forceinline__ float power(float x, float p) {
 }
 __device__ __forceinline__ double power(double x, double p) { return pow(x, p); }
 
+// x^p for x >= 0 as the root of a sum: exponent and significand apart, so that the logarithm's error does not grow with the
+// exponent. Short code, as a small kernel is bound by instruction fetch: powf takes longer than the rest of it.
+__device__ __forceinline__ float power_of_sum(float x, float p) {
+  const int bits = __float_as_int(x);
+  if (bits < 0x00800000 || bits >= 0x7f800000) return power(x, p);  // zero, subnormal, infinite or NaN
+  const float significand = __int_as_float((bits & 0x007fffff) | 0x3f800000), exponent = (bits >> 23) - 127;
+  const float whole = fminf(rintf(exponent * p), 127.0f), rest = fmaf(exponent, p, -whole);  // 2^128 is infinite
+  float logarithm, result, scale;
+  asm("lg2.approx.f32 %0, %1;" : "=f"(logarithm) : "f"(significand));
+  logarithm = fmaf(logarithm, p, rest);
+  asm("ex2.approx.f32 %0, %1;" : "=f"(result) : "f"(logarithm));
+  asm("ex2.approx.f32 %0, %1;" : "=f"(scale) : "f"(whole));
+  return result * scale;
+}
+__device__ __forceinline__ double power_of_sum(double x, double p) { return pow(x, p); }
+
 template <typename A, int MODE>
 struct Accumulator {
   using type = A;
@@ -97,6 +113,7 @@ struct Norm {
   __device__ __forceinline__ T finish(Acc sum) const {
     if constexpr (MODE == COUNT || MODE == ABS || MODE == LARGEST || MODE == SMALLEST) return narrow<T>(static_cast<A>(sum));
     if constexpr (MODE == SQUARE) return narrow<T>(root(static_cast<A>(sum)));
-    return narrow<T>(accurate_power(static_cast<A>(sum), inverse));
+    if constexpr (sizeof(T) == 2) return narrow<T>(power(static_cast<A>(sum), inverse));
+    return narrow<T>(power_of_sum(static_cast<A>(sum), inverse));
   }
 };

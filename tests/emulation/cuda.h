@@ -85,6 +85,7 @@ To with_bits_of(From from) {
   return to;
 }
 inline float __int_as_float(int bits) { return with_bits_of<float>(bits); }
+inline int __float_as_int(float value) { return with_bits_of<int>(value); }
 inline unsigned int __umulhi(unsigned int a, unsigned int b) { return static_cast<uint64_t>(a) * b >> 32; }
 inline int __clz(int bits) { return bits == 0 ? 32 : __builtin_clz(bits); }
 template <class A, class B>
