@@ -76,7 +76,7 @@ def sum_plan(full: Shape, gradient: Shape, weight: Shape, widest: int, multiproc
         summed = _in_vectors(summed, width)
     else:
         kept = _in_vectors(kept, width)
-    bits = _bits(rows, kept, summed)
+    bits = _bits(rows, kept, summed, multiprocessors)
     lanes = 1 << bits if rows else SUM_THREADS >> bits
     blocks = -(-kept.units // (SUM_THREADS // lanes))
     in_flight = lanes * (4 if width > 1 else 8)
@@ -139,14 +139,15 @@ def _in_vectors(part: AxisGroup, width: int) -> AxisGroup:
     return AxisGroup((*part.lengths[:-1], part.lengths[-1] // width), ends[0], ends[1])
 
 
-def _bits(rows: bool, kept: AxisGroup, summed: AxisGroup) -> int:  # noqa: FBT001
+def _bits(rows: bool, kept: AxisGroup, summed: AxisGroup, multiprocessors: int) -> int:  # noqa: FBT001
     """Threads along the innermost axis: enough to cover contiguous memory, more if the other axes leave threads idle.
 
-    Neighbouring threads read neighbouring memory, and no thread of a small problem is idle.
+    Neighbouring threads read neighbouring memory, and no thread of a small problem is idle. Rows are divided among
+    the multiprocessors first: a row gets the threads that those of one multiprocessor leave.
     """
-    inner, outer = (summed, kept) if rows else (kept, summed)
+    inner, outer = (summed, -(-kept.units // multiprocessors)) if rows else (kept, summed.units)
     bits = (min(inner.lengths[-1], WARP) - 1).bit_length()
     most = SUM_THREADS.bit_length() - 1
-    spare = most - bits - (outer.units - 1).bit_length()
+    spare = most - bits - (outer - 1).bit_length()
     wanted = (inner.units - 1).bit_length() - bits
     return bits + max(0, min(spare, wanted))
