@@ -118,6 +118,8 @@ def _gradient(p: float, layout: Reduction, x: Any, y: Any, dy: Any, dx: Any) -> 
     q = dtype_info(dtype_info(x.dtype.name).accumulate).numpy.type(p - 1)
     arrays = (x, y, dy, dx)
     shift = _shift(x, dx)
+    if layout.length == 1 and whole_vector(x, x.size, *arrays) == width:  # every element has its own norm
+        layout = Reduction(1, 1, 1, 1, x.size)
     if layout.b == layout.c == 1 and shift is not None and x.size < (1 << 31) - (1 << 20):
         vectors = 2 if width > 2 and x.nbytes in PAIRED else 1
         blocks = max(1, -(-(x.size + shift) // (width * vectors * ROW_THREADS)))
@@ -127,7 +129,7 @@ def _gradient(p: float, layout: Reduction, x: Any, y: Any, dy: Any, dx: Any) -> 
             name, numbers = "grad_rows_aligned", (q, np.uint32(x.size // width), divisor(layout.length // width))
         function = SOURCE.function(f"{name}<{ctype}, {width}, {mode}, {vectors}>")
         return lambda: function((blocks,), (ROW_THREADS,), (*arrays, *numbers))
-    swept = layout.r2 == 1 and x.size < width << 31 and layout.c // width <= _SHORT_COLUMNS
+    swept = layout.r2 == 1 and x.size < width << 31 and (layout.length == 1 or layout.c // width <= _SHORT_COLUMNS)
     if swept and whole_vector(x, layout.c, *arrays) == width:
         function = SOURCE.function(f"grad_short_columns<{ctype}, {width}, {mode}>")
         size = x.size // width
