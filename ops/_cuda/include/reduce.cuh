@@ -82,12 +82,17 @@ __device__ __forceinline__ A read_partial(const A* from) {  // written by anothe
   }
 }
 
-// Merges over the block; the result is in its first thread.
+// Merges over the block of up to THREADS threads; the result is in its first thread.
 template <int THREADS, typename F>
-__device__ __forceinline__ typename F::Acc merge_at_end(const F& f, typename F::Acc mine, typename F::Acc* slots) {
+__device__ __forceinline__ typename F::Acc merge_at_end(
+    const F& f, typename F::Acc mine, typename F::Acc* slots, int threads = THREADS) {
   mine = merge_lanes(f, mine, 32);
   if (threadIdx.x % 32 == 0) slots[threadIdx.x / 32] = mine;
   __syncthreads();
+  if (threads < THREADS) {
+    if (threadIdx.x >= 32) return mine;
+    return merge_lanes(f, static_cast<int>(threadIdx.x) * 32 < threads ? slots[threadIdx.x] : f.identity(), 32);
+  }
   return threadIdx.x < 32 ? merge_lanes(f, slots[threadIdx.x % (THREADS / 32)], THREADS / 32) : mine;
 }
 

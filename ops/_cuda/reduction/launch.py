@@ -20,7 +20,14 @@ from opgauge.ops._cuda.reduction.problem import (
     ReducePlan,
     ReduceProblem,
 )
-from opgauge.ops._cuda.reduction.rows import ONCE_THREADS, ONE_ROW_THREADS, block_template, has_once, once_template
+from opgauge.ops._cuda.reduction.rows import (
+    ONCE_THREADS,
+    ONE_ROW_THREADS,
+    alone_template,
+    block_template,
+    has_once,
+    once_template,
+)
 from opgauge.ops._cuda.source import CudaSource, multiprocessors
 
 COLUMNS_LAYOUT = np.dtype(
@@ -61,6 +68,8 @@ def expressions(functor: str, width: int, *, only_rows: bool = False, light: boo
     found += [(f"reduce_rows_{scope}", these) for scope in ("lanes", "grid") for these in both]
     if width == 4:
         found += [("reduce_rows_block", block_template(width, paired=paired, streams=bool(at))) for at in (0, 1)]
+    if light:
+        found.append(("reduce_rows_block", alone_template(width, VECTOR_BYTES // width, paired=paired)))
     if has_once(width, light=light, paired=paired):
         threads = (ONE_ROW_THREADS,) if paired else (ONCE_THREADS, ONE_ROW_THREADS)
         found += [("reduce_rows_once", once_template(width, these, paired=paired)) for these in threads]

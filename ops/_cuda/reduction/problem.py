@@ -11,6 +11,8 @@ from opgauge.ops._core.axes import MergedAxes
 THREADS, WARP, VECTOR_BYTES = 256, 32, 16
 LARGEST = (1 << 31) - (1 << 16)
 """Maximum number of elements, and of results: 32-bit indices, with room for the surplus lanes of the last block."""
+DOUBLE_BYTES = 8
+"""Size of a double: larger elements are complex."""
 LINE_VECTORS = 8
 """Vectors of 16 bytes in a cache line."""
 LARGEST_GRID = 65_535

@@ -11,6 +11,7 @@ from opgauge.ops._core.axes import Reduction
 from opgauge.ops._core.tuning import Parameter, declare
 from opgauge.ops._cuda.reduction.elements import few_rows
 from opgauge.ops._cuda.reduction.problem import (
+    DOUBLE_BYTES,
     GRID_RESIDENT,
     LARGEST,
     LARGEST_GRID,
@@ -36,26 +37,40 @@ VECTORS_PER_LANE = declare(
 )
 SHORT_ROW = WARP * 8
 """Maximum vectors of a row for which one warp or less reduces it."""
+FEWEST_VECTORS = 4
+"""Vectors per lane down to which a row gets more lanes while multiprocessors are idle; half as many of doubles, and of
+elements that are expensive: fewer lanes cost 5 to 24 %."""
 BLOCK_VECTORS = range(513, 1025)
 """Vectors of an aligned row of 4-byte elements for reduce_rows_block: reduce_rows_lanes costs 3 to 4 %."""
 BLOCK_STREAMED = 4
 """Multiple of STREAMED_ROWS up to which reduce_rows_block streams: 786 MB take 0.98 of the time, 1 GB 1.03."""
 GRID_BLOCKS, MINIMUM_VECTORS = 64, 4
 """Blocks per multiprocessor that share few rows; minimum vectors per thread, over all tensors, for one block more."""
+LANES_VECTORS = 16
+"""Maximum vectors per thread, over all tensors, for which one block reduces a row however few rows there are: partial
+results of two blocks cost as much as 8 to 16 vectors."""
 ROW_OF_BLOCK = 8
 """Maximum vectors per thread for which one block reduces a row, if there is a row for each multiprocessor."""
 MANY_BYTES = 384 << 20
 """Size of a tensor above which rows are shared by the resident blocks only; pairs of tensors by twice as many."""
 ONCE_BYTES, ONCE_EACH, ONCE_BLOCKS, ONE_ROW_BLOCKS = 32 << 20, 2, 14 << 10, 9 << 10
 """reduce_rows_once: minimum bytes of x, vectors per thread, and maximum blocks: reduce_rows_grid costs 3 to 9 %."""
+ALONE_EACH = 4
+"""Vectors per thread of reduce_rows_block for few rows, for each tensor."""
 ONCE_THREADS, ONE_ROW_THREADS, WARP_COLLECTS = 512, 1024, 128
 """Threads per block of reduce_rows_once, for several rows and for one; maximum partial results that a warp merges."""
 
 
 def rows_plan(problem: ReduceProblem, rows: int, length: int, device: GpuSize) -> ReducePlan:
-    choices = (few_rows, partial(_once, device=device), _block, partial(_grid, device=device))
+    choices = (
+        few_rows,
+        partial(_once, device=device),
+        _block,
+        partial(_alone, device=device),
+        partial(_grid, device=device),
+    )
     return next((found for choice in choices if (found := choice(problem, rows, length))), None) or _lanes(
-        problem, rows, length
+        problem, rows, length, device
     )
 
 
@@ -67,9 +82,12 @@ def _is_whole(problem: ReduceProblem, length: int) -> bool:
     return problem.shift == length % problem.width == 0
 
 
-def _lanes(problem: ReduceProblem, rows: int, length: int) -> ReducePlan:
+def _lanes(problem: ReduceProblem, rows: int, length: int, device: GpuSize) -> ReducePlan:
     vectors = touched_vectors(rows, length, problem.width, problem.shift)
     lanes = lanes_for(VECTORS_PER_LANE, vectors, WARP if vectors <= SHORT_ROW else THREADS)
+    least = FEWEST_VECTORS if problem.light and problem.itemsize < DOUBLE_BYTES else FEWEST_VECTORS // 2
+    while lanes < THREADS and rows * lanes < device.multiprocessors * THREADS and least * lanes < vectors:
+        lanes *= 2
     numbers = (np.int64(rows), np.int64(length), np.int32(problem.shift), np.int32(lanes))
     template = _template(problem, whole=_is_whole(problem, length), streams=problem.streams(STREAMED_ROWS))
     grid = (-(-rows * lanes // THREADS),)
@@ -96,6 +114,31 @@ def _block(problem: ReduceProblem, rows: int, length: int) -> ReducePlan | None:
     threads = BLOCK_VECTORS[-1] // _each(paired=problem.paired)
     return ReducePlan(
         "reduce_rows_block", template, (rows,), (threads,), (np.int32(vectors),), "one block holds a row in flight"
+    )
+
+
+def alone_template(width: int, itemsize: int, *, paired: bool) -> str:
+    """Template arguments of reduce_rows_block for few rows."""
+    return f"{width}, false, {_alone_threads(itemsize, paired=paired)}, {ALONE_EACH}"
+
+
+def _alone_threads(itemsize: int, *, paired: bool) -> int:
+    """Maximum threads of a block, limited by registers."""
+    return ONE_ROW_THREADS // 2 if paired or itemsize >= DOUBLE_BYTES else ONE_ROW_THREADS
+
+
+def _alone(problem: ReduceProblem, rows: int, length: int, device: GpuSize) -> ReducePlan | None:
+    """Whole rows, at most one per multiprocessor, that one block reads at once: partial results would cost more."""
+    vectors = length // problem.width
+    threads = -(-vectors // (ALONE_EACH * WARP)) * WARP
+    most = _alone_threads(problem.itemsize, paired=problem.paired)
+    few = rows <= device.multiprocessors and THREADS // 2 < threads <= most
+    if not few or not problem.light or not _is_whole(problem, length):
+        return None
+    template = alone_template(problem.width, problem.itemsize, paired=problem.paired)
+    numbers = (np.int32(vectors),)
+    return ReducePlan(
+        "reduce_rows_block", template, (rows,), (threads,), numbers, "few rows, each in flight in a block"
     )
 
 
@@ -144,6 +187,7 @@ def _grid(problem: ReduceProblem, rows: int, length: int, device: GpuSize) -> Re
     most = min(most, length // (width * THREADS), LARGEST_GRID)
     resident = GRID_RESIDENT - (problem.itemsize == 8)  # power of a double
     one_block = rows >= device.multiprocessors and length <= ROW_OF_BLOCK * width * THREADS
+    one_block |= problem.light and length * (1 + paired) <= LANES_VECTORS * width * THREADS
     if most < 2 or rows >= resident * device.multiprocessors or one_block:
         return None
     each = 2 * GRID_RESIDENT if paired else GRID_BLOCKS

@@ -95,7 +95,10 @@ def check_rows(asked: ReduceProblem, found: ReducePlan) -> None:
         assert found.grid[0] * (THREADS // lanes) >= rows
     elif found.kernel == "reduce_rows_block":
         threads, each = (int(number) for number in found.template.split(", ")[-2:])
-        assert length == asked.width * int(found.numbers[0]) <= asked.width * threads * each
+        assert length == asked.width * int(found.numbers[0]) <= asked.width * found.block[0] * each
+        assert found.block[0] <= threads
+        assert found.block[0] == threads or each * (1 + asked.paired) > 2
+        assert found.block[0] % WARP == 0
         assert found.grid == (rows,)
     elif found.kernel == "reduce_rows_grid":
         segment, _, share, segments, _, each = (int(number) for number in found.numbers)
@@ -159,6 +162,11 @@ def test_every_plan_covers_its_tensor(axes: Shape, width: int) -> None:
         ((64, 8, 9, 10, 11), (0, 2, 4), 4, "reduce_elements_lanes<ANY_AXES>"),
         ((30_000, 250), (1,), 4, "reduce_rows_lanes<4, true, false>"),
         ((600, 2048), (1,), 4, "reduce_rows_lanes<4, false, true>"),
+        ((16, 16_384), (1,), 4, "reduce_rows_block<4, false, 1024, 4>"),
+        ((16, 16_383), (1,), 4, "reduce_rows_lanes<4, false, false>"),
+        ((16, 32_768), (1,), 4, "reduce_rows_grid<4, false, true>"),
+        ((3, 4096), (1,), 2, "reduce_rows_block<2, false, 512, 4>"),
+        ((3, 257), (1,), 2, "reduce_elements_lanes<BY_ROW>"),
         ((4096, 4096), (1,), 4, "reduce_rows_block<4, true, 512, 2>"),
         ((1 << 20,), (0,), 4, "reduce_rows_grid<4, false, true>"),
         ((3, 2, 12_544, 64), (0, 2, 3), 4, "reduce_rows_grid<4, true, true>"),
@@ -177,6 +185,19 @@ def test_a_shape_has_its_kernel(shape: Shape, axes: Shape, width: int, kernel: s
     assert f"{found.kernel}<{found.template}>" == kernel
     assert str(found).startswith(kernel)
     assert str(found).endswith(found.reason)
+
+
+@pytest.mark.parametrize(("shape", "width"), [((64, 1024), 4), ((129, 2048), 8), ((1, 512), 2), ((9, 512), 2)])
+def test_small_rows_get_lanes_while_multiprocessors_are_idle(shape: Shape, width: int) -> None:
+    """Few rows are divided among more lanes until a lane has four vectors, or two of doubles."""
+    found = planned(shape, (1,), width)
+    assert found.kernel == "reduce_rows_lanes"
+    assert int(found.numbers[-1]) == shape[1] // width // (2 if width == 2 else 4)
+
+
+def test_expensive_elements_are_shared_by_blocks() -> None:
+    """A row of powers is divided among blocks that a row of sums would cost more."""
+    assert planned((3, 16_384), (1,), light=False).kernel == "reduce_rows_grid"
 
 
 def test_axes_that_alternate_too_often_are_refused() -> None:
