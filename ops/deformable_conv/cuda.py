@@ -13,7 +13,7 @@ from opgauge.ops._core.kernel import Bound
 from opgauge.ops._core.op import Shapes
 from opgauge.ops._core.registry import kernel
 from opgauge.ops._cuda.gemm.gemm import Matrix, product, splits_bytes, supported
-from opgauge.ops._cuda.source import DIVISOR, CudaSource, divisor, multiprocessors
+from opgauge.ops._cuda.source import DIVISOR, CudaSource, divisor, flag, multiprocessors
 from opgauge.ops.deformable_conv.op import DeformableConvParams, geometry
 from opgauge.ops.deformable_conv.sampling import SamplingGeometry
 
@@ -23,6 +23,8 @@ CHANNELS = 32
 FEWEST = 4
 ALIGNMENT = 256
 """Minimum channels per chunk, and alignment of workspace parts in bytes."""
+FILTER_ROWS = 8
+"""Output channels that a block of `filter_grad` sums."""
 CONV = np.dtype(
     [
         (name, np.int32)
@@ -44,7 +46,10 @@ def _expressions() -> tuple[str, ...]:
     for name in FLOATS:
         ctype, wide = dtype_info(name).ctype, dtype_info(dtype_info(name).accumulate).ctype
         found += [f"unfold<{ctype}>", f"fold_in_order<{ctype}>", f"gather<{ctype}>"]
-        found += [f"fold<{ctype}, {item}>" for item in dict.fromkeys((ctype, wide))]
+        found.append(f"add_splits<{ctype}>")
+        for item in dict.fromkeys((ctype, wide)):
+            found += [f"fold<{ctype}, {item}, {flag(direct)}>" for direct in (False, True)]
+        found.append(f"filter_grad<{ctype}, {ctype}, {FILTER_ROWS}>")
     return tuple(found)
 
 

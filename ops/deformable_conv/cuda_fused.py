@@ -23,6 +23,7 @@ from opgauge.ops.deformable_conv.cuda import (
     split_bytes,
     unfold_then,
 )
+from opgauge.ops.deformable_conv.cuda_direct import direct_here, sample_directly
 from opgauge.ops.deformable_conv.fused_layout import PREPARE_THREADS, SHAPES, SMALLER, FusedLayout, layout_of
 from opgauge.ops.deformable_conv.op import DeformableConvParams, geometry
 from opgauge.ops.deformable_conv.sampling import SamplingGeometry
@@ -79,7 +80,10 @@ def _forward(name: str, dtypes: tuple[str, ...], *, exact: bool, **options: Any)
 
     def workspace_bytes(shapes: Shapes, params: DeformableConvParams) -> int:
         x = shapes.inputs["x"]
-        layout = chosen(geometry(x.shape, shapes.inputs["filter"].shape, params), x.dtype, exact=exact)
+        found = geometry(x.shape, shapes.inputs["filter"].shape, params)
+        if exact and direct_here(found, x.dtype) is not None:
+            return 0
+        layout = chosen(found, x.dtype, exact=exact)
         return split_bytes(shapes, params) if layout is None else sum(layout.sizes)
 
     @kernel("deformable_conv", name, "cuda", dtypes, prepare=True, workspace=workspace_bytes, **options)
@@ -94,6 +98,9 @@ def _forward(name: str, dtypes: tuple[str, ...], *, exact: bool, **options: Any)
         **options: Any,
     ) -> Bound:
         found = geometry(x.shape, filter.shape, DeformableConvParams(**options))
+        direct = direct_here(found, x.dtype.name) if exact else None
+        if direct is not None:
+            return sample_directly(direct, x, offset, mask, filter, out["out"])
         layout = chosen(found, x.dtype.name, exact=exact)
         if layout is None:
             return by_columns(x=x, offset=offset, filter=filter, out=out, workspace=workspace, mask=mask, **options)

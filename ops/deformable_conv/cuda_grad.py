@@ -16,8 +16,8 @@ from opgauge.ops._core.kernel import Bound
 from opgauge.ops._core.op import Shapes
 from opgauge.ops._core.registry import kernel
 from opgauge.ops._cuda.gemm.gemm import Matrix, product, splits_bytes, supported
-from opgauge.ops._cuda.source import divisor
-from opgauge.ops.deformable_conv.cuda import SOURCE, THREADS, conv_struct, ctype, grid_of
+from opgauge.ops._cuda.source import DIVISOR, divisor, flag, multiprocessors
+from opgauge.ops.deformable_conv.cuda import FILTER_ROWS, SOURCE, THREADS, conv_struct, ctype, grid_of
 from opgauge.ops.deformable_conv.cuda_spread import backward, spread_of
 from opgauge.ops.deformable_conv.op import DeformableConvGradParams, geometry
 from opgauge.ops.deformable_conv.sampling import SamplingGeometry
@@ -26,6 +26,17 @@ WARPS = THREADS // 32
 PARTS = 3
 ALIGNMENT = 256
 """Warps per block, gradients of a sample position and mask, and alignment of workspace parts in bytes."""
+VECTOR = 4
+"""Channels that one addition to the gradient of x covers, if a matrix product gives the columns' gradient."""
+FEWEST_PIXELS, MOST_PIXELS = 2048, 256 * THREADS
+"""Pixels of a split of the filter's gradient: fewer do not pay, and longer chains of sums lose accuracy."""
+_PRODUCT = np.dtype(
+    [
+        *(("out_grad", np.uint64), ("filter", np.uint64)),
+        *(("outs", np.int32), ("rows", np.int32), ("channels", DIVISOR), ("pad", "V4")),
+    ]
+)
+"""`Product` struct of the kernels."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +60,10 @@ class _Buffers:
             sums * self.wide,
             found.samples * self.narrow * in_16_bits,
             found.batch * found.channels * found.size[0] * found.size[1] * self.wide * in_16_bits,
-            splits_bytes((each, depth, found.batch * found.pixels), found.groups),
+            max(
+                splits_bytes((each, depth, found.batch * found.pixels), found.groups),
+                found.out_channels * depth * _filter_splits(found) * self.wide if few(found) else 0,
+            ),
         )
         return tuple(-(-size // ALIGNMENT) * ALIGNMENT for size in exact)
 
@@ -57,6 +71,17 @@ class _Buffers:
         """The parts of the workspace, as bytes."""
         ends = accumulate(self.sizes(), initial=0)
         return [workspace[start:end] for start, end in pairwise(ends)]
+
+
+def few(found: SamplingGeometry) -> bool:
+    """Whether groups are so small that tiles of a matrix product, and vectors of channels, would be mostly empty."""
+    return found.out_channels // found.groups <= FILTER_ROWS and found.channels // found.groups < VECTOR
+
+
+def _filter_splits(found: SamplingGeometry) -> int:
+    """Blocks that share the pixels of a row of the columns: they fill the device, and each has enough of them."""
+    rows, pixels = found.channels * found.taps, found.batch * found.pixels
+    return max(-(-pixels // MOST_PIXELS), min(4 * multiprocessors() // rows, pixels // FEWEST_PIXELS), 1)
 
 
 def _buffers(found: SamplingGeometry, dtype: str) -> _Buffers:
@@ -73,7 +98,7 @@ def _workspace_channels_last(shapes: Shapes, params: DeformableConvGradParams) -
     made = spread_of(
         geometry(shapes.inputs["x"].shape, shapes.inputs["filter"].shape, params), shapes.inputs["x"].dtype
     )
-    return _workspace(shapes, params) if made is None else sum(made.sizes)
+    return _workspace(shapes, params) if made is None or few(made.found) else sum(made.sizes)
 
 
 def _column_grad(found: SamplingGeometry, filter: Any, out_grad: Any, to: Any) -> Bound:
@@ -96,8 +121,29 @@ def _column_grad(found: SamplingGeometry, filter: Any, out_grad: Any, to: Any) -
     return run
 
 
+def _filter_grad_directly(found: SamplingGeometry, columns: Any, out_grad: Any, to: Any, workspace: Any) -> Bound:
+    """The same sum without a matrix product: two launches."""
+    depth, pixels, outs = to.size // found.out_channels, found.batch * found.pixels, found.out_channels
+    rows, splits, kind = outs // found.groups, _filter_splits(found), ctype(to)
+    share = -(-pixels // splits)
+    function = SOURCE.function(f"filter_grad<{kind}, {kind}, {FILTER_ROWS}>")
+    add = SOURCE.function(f"add_splits<{kind}>")
+    sums = workspace.view(dtype_info(dtype_info(to.dtype.name).accumulate).numpy)
+    numbers = (*map(np.int32, (pixels, share, outs, rows)), divisor(depth), divisor(found.pixels))
+    grid = (found.channels * found.taps, splits, -(-rows // FILTER_ROWS))
+    add_grid, add_numbers = (-(-to.size // THREADS),), (np.int32(to.size), np.int32(splits))
+
+    def run() -> None:
+        function(grid, (THREADS,), (out_grad, columns, sums, *numbers))
+        add(add_grid, (THREADS,), (sums, to, *add_numbers))
+
+    return run
+
+
 def _filter_grad(found: SamplingGeometry, columns: Any, out_grad: Any, to: Any, workspace: Any) -> Bound:
     """Product out_grad columns^T, summed over all images."""
+    if few(found):
+        return _filter_grad_directly(found, columns, out_grad, to, workspace)
     each, pixels = found.out_channels // found.groups, found.pixels
     rows = to.size // found.out_channels
     if supported(to.dtype.name):
@@ -118,15 +164,21 @@ def _filter_grad(found: SamplingGeometry, columns: Any, out_grad: Any, to: Any, 
 
 
 def _fold(
-    found: SamplingGeometry, arrays: tuple[Any, Any, Any], buffers: tuple[Any, Any, Any, Any]
+    found: SamplingGeometry,
+    arrays: tuple[Any, Any, Any],
+    buffers: tuple[Any, Any, Any, Any],
+    factors: tuple[Any, Any] | None,
 ) -> tuple[Bound, int]:
-    """One pass over the columns' gradient; also the number of chunks in `partial`."""
+    """One pass over the columns' gradient, or its `factors`; also the number of chunks in `partial`."""
     x = arrays[0]
     gradient, columns, _, _ = buffers
     grid, chunk = grid_of(found, found.batch)
     to = gradient if columns is None else columns
-    function = SOURCE.function(f"fold<{ctype(x)}, {ctype(to)}>")
-    arguments = (*arrays, *buffers, np.int32(found.batch), np.int32(chunk), conv_struct(found))
+    function = SOURCE.function(f"fold<{ctype(x)}, {ctype(to)}, {flag(factors)}>")
+    addresses = [array.data.ptr for array in factors or ()] or [0, 0]
+    outs, groups = found.out_channels, found.groups
+    product = np.array((*addresses, outs, outs // groups, divisor(found.channels // groups), b""), _PRODUCT)
+    arguments = (*arrays, *buffers, np.int32(found.batch), np.int32(chunk), conv_struct(found), product)
     return (lambda: function(grid, (THREADS,), arguments)), grid[2] // found.deformable_groups
 
 
@@ -147,12 +199,16 @@ def _x_grad_in_order(found: SamplingGeometry, arrays: tuple[Any, Any, Any], grad
 
 
 def _sampled(
-    found: SamplingGeometry, arrays: tuple[Any, Any, Any], buffers: tuple[Any, Any, Any, Any], out: dict[str, Any]
+    found: SamplingGeometry,
+    arrays: tuple[Any, Any, Any],
+    buffers: tuple[Any, Any, Any, Any],
+    factors: tuple[Any, Any] | None,
+    out: dict[str, Any],
 ) -> list[Bound]:
     """The pass over the columns' gradient, and the sums over chunks of channels that follow it."""
     if all(buffer is None for buffer in buffers[1:]):
         return []
-    fold, chunks = _fold(found, arrays, buffers)
+    fold, chunks = _fold(found, arrays, buffers, factors)
     return [fold] if buffers[2] is None else [fold, _gather(found, buffers[2], chunks, out, arrays[0])]
 
 
@@ -186,7 +242,9 @@ def _backward(*, in_order: bool) -> Callable[..., Bound]:
         if "x_grad" in out:
             x_grad = out["x_grad"] if x.dtype == wide else parts[3].view(wide)[: x.size].reshape(x.shape)
             steps.append(partial(x_grad.fill, 0))
-        steps.append(_column_grad(found, filter, out_grad, gradient))
+        factors = (out_grad, filter) if few(found) and not in_order else None
+        if factors is None:
+            steps.append(_column_grad(found, filter, out_grad, gradient))
         if in_order and x_grad is not None:
             steps.append(_x_grad_in_order(found, arrays, gradient, x_grad))
         wanted = (
@@ -194,7 +252,7 @@ def _backward(*, in_order: bool) -> Callable[..., Bound]:
             sums if {"offset_grad", "mask_grad"} & set(out) else None,
             None if in_order else x_grad,
         )
-        steps += _sampled(found, arrays, (gradient, *wanted), out)
+        steps += _sampled(found, arrays, (gradient, *wanted), factors, out)
         if "filter_grad" in out:
             steps.append(_filter_grad(found, columns, out_grad, out["filter_grad"], parts[4]))
         if x_grad is not None and x.dtype != wide:
@@ -239,7 +297,7 @@ def channels_last(
     """Five launches and a few more for splits; falls back to columns for unsupported channels."""
     params = DeformableConvGradParams(**options)
     made = spread_of(geometry(x.shape, filter.shape, params), x.dtype.name)
-    if made is not None:
+    if made is not None and not few(made.found):
         return _run(backward(made, (x, offset, mask, filter, out_grad), out, workspace))
     return _IN_ANY_ORDER(
         x=x, offset=offset, filter=filter, out_grad=out_grad, out=out, workspace=workspace, mask=mask, **options

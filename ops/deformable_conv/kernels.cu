@@ -65,15 +65,48 @@ __global__ void __launch_bounds__(256, 4) unfold(
   }
 }
 
+// The columns' gradient as a product of the filter (Co, C / groups, taps) and the output's gradient (N, Co, P).
+template <typename T>
+struct Product {
+  const T *out_grad, *filter;
+  int outs, rows;  // output channels, and those of a group
+  Divisor channels;  // of a group
+
+  __device__ __forceinline__ Wide<T> at(const Conv& conv, int image, int channel, int tap, int pixel) const {
+    const int group = quotient(channel, channels), inner = remainder(channel, group, channels);
+    const int pixels = conv.pixels.value, depth = channels.value * conv.taps;
+    const T* grad = out_grad + (static_cast<long long>(image) * outs + group * rows) * pixels + pixel;
+    const T* weight = filter + static_cast<long long>(group * rows) * depth + inner * conv.taps + tap;
+    constexpr int BATCH = 4;  // loads of each factor in flight
+    Wide<T> sum = 0;
+    for (int first = 0; first < rows; first += BATCH, grad += BATCH * pixels, weight += BATCH * depth) {
+      VectorWord<T, 1> words[2][BATCH] = {};
+#pragma unroll
+      for (int row = 0; row < BATCH; ++row) {
+        if (first + row >= rows) continue;
+        words[0][row] = fetch<T, 1>(grad + static_cast<long long>(row) * pixels);
+        words[1][row] = fetch<T, 1>(weight + row * depth);
+      }
+#pragma unroll
+      for (int row = 0; row < BATCH; ++row) {
+        sum += widen(as_vector<T, 1>(words[0][row]).at[0]) * widen(as_vector<T, 1>(words[1][row]).at[0]);
+      }
+    }
+    return sum;
+  }
+};
+
 // fold: one pass over the columns' gradient, for all gradients except the filter's.
-// Layout   column gradient (N, C, taps, P), x, offset, mask      Grid  pixels / 256 × taps × chunks     Block  256
+// Layout   column gradient (N, C, taps, P), or with MULTIPLIES its factors; x, offset, mask
+// Grid     pixels / 256 × taps × chunks     Block  256
 // Writes   columns (unless null; may be the gradient's own buffer), partial sums of offset and mask gradients
 //          (chunks, N, dg, taps, 3, P), and the gradient of x by atomics
 // Why      every sample's position and corners are read once
-template <typename T, typename C>
+template <typename T, typename C, bool MULTIPLIES>
 __global__ void __launch_bounds__(256, sizeof(Wide<T>) == 8 ? 2 : 4) fold(
     const T* __restrict__ x, const T* __restrict__ offset, const T* __restrict__ mask, const Wide<T>* column_grad,
-    C* column, Wide<T>* __restrict__ partial, Wide<T>* __restrict__ x_grad, int images, int chunk, Conv conv) {
+    C* column, Wide<T>* __restrict__ partial, Wide<T>* __restrict__ x_grad, int images, int chunk, Conv conv,
+    const __grid_constant__ Product<T> product) {
   using A = Wide<T>;
   SampleRange part;
   if (!own(part, conv, images, chunk)) return;
@@ -87,7 +120,8 @@ __global__ void __launch_bounds__(256, sizeof(Wide<T>) == 8 ? 2 : 4) fold(
   A slope_h = 0, slope_w = 0, weight = 0;
 #pragma unroll 2
   for (int channel = part.channel; channel < part.end; ++channel, plane += area, at += step) {
-    const A given = column_grad[at];
+    const A given =
+        MULTIPLIES ? product.at(conv, part.image, channel, part.tap, part.pixel) : column_grad[at];
     A corners[4];
     read(corners, x + plane, sample);
     const A sampled = blend(corners, sample);
@@ -174,4 +208,58 @@ __global__ void __launch_bounds__(256, 4) gather(
     offset_grad[(2 * entry + 1) * length + pixel] = narrow<T>(sums[1]);
   }
   if (mask_grad != nullptr) mask_grad[index] = narrow<T>(sums[2]);
+}
+
+// filter_grad: a block adds up the products of one row of the columns and up to ROWS output channels of its group.
+// Layout   output gradient (N, Co, P), columns (N, C taps, P)      Grid  C taps × splits × blocks of rows      Block  256
+// Writes   partial (splits, Co, C / groups taps)
+// Why      few channels would leave most of a matrix product's tile empty
+template <typename T, typename C, int ROWS>
+__global__ void __launch_bounds__(256) filter_grad(
+    const T* __restrict__ out_grad, const C* __restrict__ columns, Wide<T>* __restrict__ partial, int size, int share,
+    int outs, int rows, Divisor depth, Divisor pixels) {
+  using A = Wide<T>;
+  __shared__ A sums[ROWS][8];
+  const int column = blockIdx.x, group = quotient(column, depth), first = blockIdx.z * ROWS, length = pixels.value;
+  const int end = min((static_cast<int>(blockIdx.y) + 1) * share, size);
+  A sum[ROWS] = {};
+#pragma unroll 2
+  for (int index = blockIdx.y * share + threadIdx.x; index < end; index += 256) {
+    const int image = quotient(index, pixels), pixel = remainder(index, image, pixels);
+    const C column_value = columns[(static_cast<long long>(image) * gridDim.x + column) * length + pixel];
+    const T* const from = out_grad + (static_cast<long long>(image) * outs + group * rows + first) * length + pixel;
+    VectorWord<T, 1> words[ROWS] = {};
+#pragma unroll
+    for (int row = 0; row < ROWS; ++row) {
+      if (first + row < rows) words[row] = fetch<T, 1>(from + static_cast<long long>(row) * length);
+    }
+#pragma unroll
+    for (int row = 0; row < ROWS; ++row) sum[row] += widen(column_value) * widen(as_vector<T, 1>(words[row]).at[0]);
+  }
+#pragma unroll
+  for (int row = 0; row < ROWS; ++row) {
+#pragma unroll
+    for (int lane = 16; lane > 0; lane /= 2) sum[row] += __shfl_xor_sync(FULL, sum[row], lane);
+    if (threadIdx.x % 32 == 0) sums[row][threadIdx.x / 32] = sum[row];
+  }
+  __syncthreads();
+  const int row = threadIdx.x;
+  if (row >= ROWS || first + row >= rows) return;
+  A total = 0;
+#pragma unroll
+  for (int warp = 0; warp < 8; ++warp) total += sums[row][warp];
+  const long long to = static_cast<long long>(blockIdx.y) * outs + group * rows + first + row;
+  partial[to * depth.value + remainder(column, group, depth)] = total;
+}
+
+// add_splits: threads add the partial results of all splits, in order.
+// Layout   partial[splits][size]          Grid  any          Block  256          Writes  to[size]
+template <typename T>
+__global__ void __launch_bounds__(256) add_splits(
+    const Wide<T>* __restrict__ partial, T* __restrict__ to, int size, int splits) {
+  const int index = blockIdx.x * 256 + threadIdx.x;
+  if (index >= size) return;
+  Wide<T> total = 0;
+  for (int split = 0; split < splits; ++split) total += partial[static_cast<long long>(split) * size + index];
+  to[index] = narrow<T>(total);
 }

@@ -87,6 +87,12 @@ To with_bits_of(From from) {
 inline float __int_as_float(int bits) { return with_bits_of<float>(bits); }
 inline int __float_as_int(float value) { return with_bits_of<int>(value); }
 inline unsigned int __umulhi(unsigned int a, unsigned int b) { return static_cast<uint64_t>(a) * b >> 32; }
+inline int __ffs(int bits) { return __builtin_ffs(bits); }
+unsigned int __match_any_sync(unsigned int, int);  // declared only: kernels that call these are not emulated
+int __any_sync(unsigned int, int);
+template <class T>
+T __shfl_sync(unsigned int, T, int);
+void __syncwarp();
 inline int __clz(int bits) { return bits == 0 ? 32 : __builtin_clz(bits); }
 template <class A, class B>
 std::common_type_t<A, B> min(A a, B b) { return b < a ? b : a; }

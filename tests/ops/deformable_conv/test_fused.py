@@ -16,7 +16,7 @@ from opgauge.harness.worker.inputs import Inputs
 from opgauge.harness.worker.verify import expect
 from opgauge.ops import dtype_info, find_kernel
 from opgauge.ops._core.tuning import override
-from opgauge.ops.deformable_conv import cuda_fused, fused_layout
+from opgauge.ops.deformable_conv import cuda_direct, cuda_fused, fused_layout
 from opgauge.ops.deformable_conv.cuda_fused import DTYPES, HALVES
 from opgauge.ops.deformable_conv.fused_layout import FusedLayout, best_splits, layout_of
 from opgauge.ops.deformable_conv.op import geometry
@@ -135,12 +135,14 @@ def regime(case: Case, name: str) -> Inputs:
 
 
 def complaints(case: Case, inputs: Inputs, **parameters: int) -> list[str]:
-    """What the checker has against the kernels; nothing where they are right."""
+    """What the checker has against the kernels, with tensor cores and without; nothing where they are right."""
     timer, expected, found = timer_for("cuda"), expect(case, inputs), []
     given = {**ANY_PLACES, **{f"deformable_conv.{name}": value for name, value in parameters.items()}}
-    with timer.session("numpy"), override(given):
-        for implementation in ("optimized", "tf32") if case.dtype == "float32" else ("optimized",):
-            kernel = find_kernel("deformable_conv", implementation, "cuda", case.dtype)
+    with timer.session("numpy"), override(given), pytest.MonkeyPatch.context() as patch:
+        for implementation in ("optimized", "direct", "tf32") if case.dtype == "float32" else ("optimized", "direct"):
+            patch.setattr(cuda_direct, "pays", lambda *_, direct=implementation == "direct": direct)
+            name = "tf32" if implementation == "tf32" else "optimized"
+            kernel = find_kernel("deformable_conv", name, "cuda", case.dtype)
             found.append(Attempt(case, kernel, inputs.values, timer).judge(expected).reason)
     return [reason for reason in found if reason]
 

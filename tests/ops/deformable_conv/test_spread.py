@@ -11,7 +11,7 @@ from opgauge.harness.measure import timer_for
 from opgauge.harness.worker.attempt import Attempt
 from opgauge.harness.worker.verify import expect
 from opgauge.ops import dtype_info, find_kernel
-from opgauge.ops.deformable_conv import cuda_spread
+from opgauge.ops.deformable_conv import cuda_grad, cuda_spread
 from opgauge.ops.deformable_conv.cuda_fused import DTYPES
 from opgauge.ops.deformable_conv.cuda_spread import SpreadLayout, spread_of
 from opgauge.ops.deformable_conv.op import geometry
@@ -28,12 +28,17 @@ GROUPED = ((1, 1), (2, 1), (1, 2), (2, 4), (4, 2), (1, 8))
 
 
 def complaints(case: Case) -> str:
-    """What the checker has against the kernel; empty where nothing."""
-    timer = timer_for("cuda")
+    """What the checker has against the kernels, with tensor cores and without; empty where nothing."""
+    timer, found = timer_for("cuda"), []
     inputs = scattered(case, 3)
-    with timer.session("numpy"):
-        kernel = find_kernel(OP, "optimized", "cuda", case.dtype)
-        return Attempt(case, kernel, inputs.values, timer).judge(expect(case, inputs)).reason
+    expected = expect(case, inputs)
+    with timer.session("numpy"), pytest.MonkeyPatch.context() as patch:
+        for few in (False, True):
+            patch.setattr(cuda_grad, "few", lambda _, few=few: few)
+            for implementation in ("optimized", "deterministic"):
+                kernel = find_kernel(OP, implementation, "cuda", case.dtype)
+                found.append(Attempt(case, kernel, inputs.values, timer).judge(expected).reason)
+    return "; ".join(filter(None, found))
 
 
 @pytest.mark.parametrize(("groups", "parts"), GROUPED)
