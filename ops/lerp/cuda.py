@@ -98,7 +98,7 @@ def lerp(*, x: Any, y: Any, weight: Any, out: dict[str, Any]) -> Bound:
         arguments = (*operands, number, *numbers)
         return lambda: function(grid, block, arguments)
     steps = merge_operands(result.shape, x.shape, y.shape, () if tensor is None else tensor.shape)
-    width = whole_vector(x, steps.lengths[-1], *operands, *_row_strides(steps.strides))
+    width = flat_width(result, steps.lengths[-1], *operands, *_row_strides(steps.strides))
     if width > 1 and _long_rows(steps.lengths, width):
         rows = _blend_rows(operands, number, steps, width)
         if rows is not None:
