@@ -59,14 +59,17 @@ class Ceilings:
         found = self.bound(nbytes, flops, dtype, written=1.0 if writes_only else 0.5)
         return None if found is None else found.time_ns
 
-    def bound(self, nbytes: int, flops: int, dtype: str, *, written: float = 0.5) -> PeakBound | None:
+    def bound(
+        self, nbytes: int, flops: int, dtype: str, *, written: float = 0.5, relaxed: bool = False
+    ) -> PeakBound | None:
         """Least time at the achieved peaks, and the peak that decides; None if nothing was measured.
 
         written: share of the bytes that is written. Times are interpolated between reads only, half written and
-        writes only; between measured sizes they follow a power law.
+        writes only; between measured sizes they follow a power law. relaxed: of an implementation that declares
+        coarser arithmetic, as of TF32.
         """
         found = [self._moving(nbytes, written)] if nbytes else []
-        rate, mode = self._matrix_rate(dtype)
+        rate, mode = self._matrix_rate(dtype, relaxed=relaxed)
         if flops and rate:
             found.append(PeakBound(flops / rate, mode))
         return max((one for one in found if one is not None), key=lambda one: one.time_ns, default=None)
@@ -90,10 +93,16 @@ class Ceilings:
             return _between(self.sizes, times_ns, nbytes)
         return nbytes / gbps if gbps else None
 
-    def _matrix_rate(self, dtype: str) -> tuple[float | None, str]:
-        """Rate of multiply-adds and its mode: float32 by three products of TF32 if that is faster."""
-        rate, split = self.matrix_gflops.get(dtype), self.matrix_gflops.get("tf32", 0.0) / 3
-        return (split, "matrix 3×TF32") if dtype == "float32" and split > (rate or 0.0) else (rate, "matrix")
+    def _matrix_rate(self, dtype: str, *, relaxed: bool) -> tuple[float | None, str]:
+        """Rate of multiply-adds and its mode: float32 by products of TF32 if that is faster.
+
+        TF32 has half of the bits, so that exact implementations need three products, and relaxed ones one.
+        """
+        rate, products = self.matrix_gflops.get(dtype), 1 if relaxed else 3
+        split = self.matrix_gflops.get("tf32", 0.0) / products
+        if dtype != "float32" or split <= (rate or 0.0):
+            return rate, "matrix"
+        return split, "matrix TF32" if relaxed else "matrix 3×TF32"
 
 
 HALF = 0.5

@@ -55,10 +55,13 @@ def peak_bound(result: Result, ceilings: Mapping[str, Ceilings]) -> PeakBound | 
 def bound_of(
     reached: Ceilings, nbytes: int, flops: int, dtype: str, extra: Mapping[str, Any] | None = None
 ) -> PeakBound | None:
-    """Least time of this work at the achieved peaks; extra: of the result, with the share of bytes that is written."""
+    """Least time of this work at the achieved peaks.
+
+    extra: of the result, with the share of bytes that is written, and `relaxed` if its implementation declares it.
+    """
     known = extra or {}
     written = 1.0 if known.get("reads") is False else float(known.get("written_share", HALF))
-    return reached.bound(nbytes, flops, dtype, written=written)
+    return reached.bound(nbytes, flops, dtype, written=written, relaxed=float(known.get("relaxed") or 1.0) > 1)
 
 
 def impossible_below(

@@ -231,7 +231,7 @@ class Bench:
         hold: bool,
         extra_checks: bool,
     ) -> tuple[_Ready, Check, Measurement]:
-        kernel = found.kernel
+        kernel, phases.relaxed = found.kernel, found.kernel.relaxed
         backend = kernel.key.backend
         timer = self.timer(backend, 0 if found.fell_back else Device.parse(trial.device).index)
         with timer.session(kernel.arrays):

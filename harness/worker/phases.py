@@ -18,6 +18,7 @@ class Phases:
         self.digests: Mapping[str, str] = {}
         self.tuning: Mapping[str, int] = {}
         self.written_share: float | None = None
+        self.relaxed = 1.0
         self.since = perf_counter()
 
     def begin(self, name: str) -> None:
@@ -40,6 +41,8 @@ class Phases:
             found["tuning"] = dict(self.tuning)
         if self.written_share is not None:
             found["written_share"] = self.written_share
+        if self.relaxed != 1:
+            found["relaxed"] = self.relaxed
         return {**found, **self.digests}
 
     def _end(self) -> None:

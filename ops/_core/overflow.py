@@ -7,8 +7,9 @@ Partial results are in the accumulating dtype: float32 for 16-bit floats, the dt
   finite one is within the bound all the same: NumPy's and torch's infinity is right, and -5 is wrong.
 - If all terms of such a sum have one sign, only the infinity of that sign is right, and no NaN.
 - If a result exceeds the output's dtype, the output is infinite with the result's sign.
-- Values below the normal range of the accumulating dtype may be flushed: terms count as 0, and the bound includes
-  their sum. Parameters count as such values.
+- Values below the normal range of the accumulating dtype may be flushed, inputs, products, results and parameters
+  alike: CuPy compiles composites so. Terms count as 0, and the bound includes their sum (`flushed`). Kernels of opgauge
+  preserve such values.
 - A rounded 16-bit intermediate value is off by half its epsilon, near 0 by half the smallest subnormal.
 - If an intermediate value overflows and the result is small, the output is between 0 and twice the result:
   normalization of 1e30, whose squared distances are infinite in float32, gives beta in every library.
@@ -49,6 +50,12 @@ def accumulated_limits(dtype: str) -> tuple[float, float]:
     """Smallest normal and largest number of the accumulating dtype."""
     info = dtype_info(dtype_info(dtype).accumulate)
     return float(np.finfo(info.numpy).tiny), info.largest
+
+
+def flushed(values: Array, dtype: str) -> Array:
+    """Magnitudes of values below the normal range of the accumulating dtype, which may count as 0; 0 for others."""
+    magnitudes = np.abs(values)
+    return np.where(magnitudes < accumulated_limits(dtype)[0], magnitudes, 0.0)
 
 
 def sum_bounds(

@@ -22,7 +22,7 @@ import numpy as np
 from opgauge.ops._core.dtype import FLOATS, dtype_info
 from opgauge.ops._core.errors import ParameterError, ShapeError
 from opgauge.ops._core.op import Array, Input, Op, Shape, Shapes, TensorSpec, Work, tensor_bytes
-from opgauge.ops._core.overflow import MARGIN, accumulated_limits, overflowing, sum_bounds
+from opgauge.ops._core.overflow import MARGIN, accumulated_limits, flushed, overflowing, sum_bounds
 from opgauge.ops._core.params import make_plain
 from opgauge.ops._core.registry import register
 from opgauge.ops.conv_data_grad.propose import propose
@@ -215,16 +215,30 @@ def bound(
     _, largest = accumulated_limits(dtype)
     found = geometry(arrays["x_like"].shape, arrays["filter"].shape, params)
     size = _by_tap(np.abs(arrays["dy"]), np.abs(arrays["filter"]), found)
+    small = _flushed(arrays, size, found, dtype) + flushed(outputs["dx"], dtype)
     if "add_to_output" not in arrays:
-        return sum_bounds("dx", UNITS * half_epsilon * size, size, largest, partial(_signs, arrays, found))
+        return sum_bounds("dx", UNITS * half_epsilon * size + small, size, largest, partial(_signs, arrays, found))
     addend = arrays["add_to_output"]
     rounded = np.abs(outputs["dx"] - addend)
     allowed = UNITS * half_epsilon * size + 4 * half_epsilon * np.abs(addend) + dtype_info(dtype).epsilon * rounded
+    allowed = allowed + small + flushed(addend, dtype)
     bounds = sum_bounds("dx", allowed, size + np.abs(addend), largest, partial(_signs, arrays, found))
     beyond = (rounded > dtype_info(dtype).largest * (1 - MARGIN)) & np.isfinite(rounded)
     if np.any(beyond):
         bounds = {"dx": overflowing(np.abs(bounds["dx"]), beyond | (np.asarray(bounds["dx"]) < 0))}
     return bounds
+
+
+def _flushed(arrays: Mapping[str, Array], size: Array, found: ConvGeometry, dtype: str) -> Array:
+    """Sum of the terms that may count as 0: those of small inputs, and products below the normal range."""
+    dy, weight = arrays["dy"], arrays["filter"]
+    small_dy, small_weight = flushed(dy, dtype), flushed(weight, dtype)
+    total = np.full_like(size, accumulated_limits(dtype)[0] * weight.size)
+    if np.any(small_dy):
+        total += _by_tap(small_dy, np.abs(weight), found)
+    if np.any(small_weight):
+        total += _by_tap(np.abs(dy), small_weight, found)
+    return total
 
 
 def _signs(arrays: Mapping[str, Array], found: ConvGeometry) -> tuple[Array, Array]:

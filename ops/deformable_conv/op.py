@@ -20,7 +20,7 @@ import numpy as np
 from opgauge.ops._core.dtype import dtype_info
 from opgauge.ops._core.errors import ParameterError, ShapeError
 from opgauge.ops._core.op import Array, Input, Op, Shape, Shapes, TensorSpec, Work, tensor_bytes
-from opgauge.ops._core.overflow import accumulated_limits, overflowing, sum_bounds
+from opgauge.ops._core.overflow import accumulated_limits, flushed, overflowing, sum_bounds
 from opgauge.ops._core.params import make_plain
 from opgauge.ops._core.registry import register
 from opgauge.ops.deformable_conv.propose import propose
@@ -198,12 +198,15 @@ def bound(
     arrays: Mapping[str, Array], outputs: Mapping[str, Array], params: DeformableConvParams, dtype: str
 ) -> dict[str, Array | float]:
     """Rounding of a long sum, of coordinates (independent from sample to sample) and of 16-bit columns."""
-    del outputs
     magnitude, wobble = output_bounds(arrays, _found(arrays, params))
     epsilon = dtype_info(dtype_info(dtype).accumulate).epsilon
-    allowed = UNITS * epsilon / 2 * magnitude + 4 * epsilon * wobble
+    allowed = UNITS * epsilon / 2 * magnitude + 4 * epsilon * wobble + flushed(outputs["out"], dtype)
+    weights, tiny = np.abs(arrays["filter"]), accumulated_limits(dtype)[0]
+    allowed = allowed + tiny * (weights[0].size + weights.sum(axis=(1, 2, 3)))[:, None, None]
+    for changed in _small(arrays, dtype):
+        allowed = allowed + output_bounds(changed, _found(arrays, params))[0]
     if dtype_info(dtype).itemsize == PAIR:
-        terms = np.abs(arrays["filter"]).sum(axis=(1, 2, 3))[:, None, None]
+        terms = weights.sum(axis=(1, 2, 3))[:, None, None]
         allowed = allowed + dtype_info(dtype).epsilon * magnitude + dtype_info(dtype).subnormal / 2 * terms
     bounds = sum_bounds("out", allowed, magnitude, accumulated_limits(dtype)[1])
     return _with_partial(bounds, arrays, dtype)
@@ -213,20 +216,29 @@ def bound_grad(
     arrays: Mapping[str, Array], outputs: Mapping[str, Array], params: DeformableConvGradParams, dtype: str
 ) -> dict[str, Array | float]:
     """Rounding of long sums (two in sequence except for the filter), of coordinates, of 16-bit columns."""
-    del outputs
     epsilon = dtype_info(dtype_info(dtype).accumulate).epsilon
     magnitudes, wobble = gradient_bounds(arrays, _found(arrays, params), epsilon)
+    small = [gradient_bounds(changed, _found(arrays, params), epsilon)[0] for changed in _small(arrays, dtype)]
     held = dtype_info(dtype).epsilon if dtype_info(dtype).itemsize == PAIR else 0.0
     chained = {"filter_grad": 0.5}
     bounds: dict[str, Array | float] = {}
     for name in _wanted(magnitudes, params):
         size = magnitudes[name]
         error = (UNITS * epsilon * chained.get(name, 1.0) + held) * size + 4 * epsilon * wobble[name]
+        error = error + flushed(outputs[name], dtype) + accumulated_limits(dtype)[0] * arrays["out_grad"].size
+        error = sum((one[name] for one in small), error)
         if held and name == "filter_grad":
             terms = np.abs(arrays["out_grad"]).sum(axis=(0, 2, 3))[:, None, None, None]
             error = error + dtype_info(dtype).subnormal / 2 * terms
         bounds |= sum_bounds(name, error, size, accumulated_limits(dtype)[1])
     return _with_partial(bounds, arrays, dtype)
+
+
+def _small(arrays: Mapping[str, Array], dtype: str) -> list[dict[str, Array]]:
+    """Arrays of which one, if some of its values may be flushed, has those alone."""
+    names = ("x", "filter", "mask", "out_grad")
+    small = {name: flushed(arrays[name], dtype) for name in names if name in arrays}
+    return [{**arrays, name: array} for name, array in small.items() if np.any(array)]
 
 
 def _with_partial(

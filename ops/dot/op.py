@@ -12,7 +12,7 @@ import numpy as np
 from opgauge.ops._core.dtype import COMPLEX, FLOATS, dtype_info
 from opgauge.ops._core.errors import ShapeError
 from opgauge.ops._core.op import Array, Input, Op, Shape, Shapes, TensorSpec, Work, tensor_bytes
-from opgauge.ops._core.overflow import sum_bounds
+from opgauge.ops._core.overflow import accumulated_limits, flushed, sum_bounds
 from opgauge.ops._core.registry import register
 
 DTYPES = (*FLOATS, "int32", "int64", *COMPLEX)
@@ -56,14 +56,17 @@ def bound(
     arrays: Mapping[str, Array], outputs: Mapping[str, Array], params: DotParams, dtype: str
 ) -> dict[str, Array | float]:
     """Half an epsilon of the accumulating dtype, times (log2 n + 6), of sum |x y|; integers are exact."""
-    del outputs, params
+    del params
     if dtype_info(dtype).kind in ("int", "uint"):
         return {"out": 0.0}
     wide = dtype_info(dtype_info(dtype).accumulate)
     units = wide.epsilon / 2 * (log2(max(arrays["x"].shape[-1], 1)) + 6)
     x, y = arrays["x"], arrays["y"]
-    size = np.asarray(np.sum(_size(x) * _size(y), axis=-1))
-    return sum_bounds("out", units * size, size, wide.largest, None if dtype in COMPLEX else partial(_signs, x, y))
+    terms = _size(x) * _size(y)
+    size, tiny = np.asarray(np.sum(terms, axis=-1)), accumulated_limits(dtype)[0]
+    is_small = (_size(x) < tiny) | (_size(y) < tiny) | (terms < tiny)
+    error = units * size + np.sum(np.where(is_small, terms, 0.0), axis=-1) + flushed(outputs["out"], dtype)
+    return sum_bounds("out", error, size, wide.largest, None if dtype in COMPLEX else partial(_signs, x, y))
 
 
 def _signs(x: Array, y: Array) -> tuple[Array, Array]:

@@ -15,7 +15,7 @@ import numpy as np
 from opgauge.ops._core.dtype import FLOATS, INTS, dtype_info
 from opgauge.ops._core.errors import ParameterError, ShapeError
 from opgauge.ops._core.op import Array, Input, Op, Shape, Shapes, TensorSpec, Work, tensor_bytes
-from opgauge.ops._core.overflow import MARGIN, SIGNED_NUMBER, accumulated_limits, overflowing, sign_of
+from opgauge.ops._core.overflow import MARGIN, SIGNED_NUMBER, accumulated_limits, flushed, overflowing, sign_of
 from opgauge.ops._core.params import make_plain
 from opgauge.ops._core.registry import register
 
@@ -98,15 +98,16 @@ def bound(
         return {"out": 0.0}
     epsilon = 2 * dtype_info(dtype_info(dtype).accumulate).epsilon
     scale = float(arrays["scale"].reshape(-1)[0]) if "scale" in arrays else params.scale
-    x, bias, tiny = np.abs(arrays["x"]), abs(params.bias), accumulated_limits(dtype)[0]
-    flushed = [number if abs(number) < tiny else 0.0 for number in (scale, bias)]
+    x, bias, factor = np.abs(arrays["x"]), abs(params.bias), abs(scale)
+    small_x, small_bias, small_factor = (flushed(np.asarray(one), dtype) for one in (x, bias, factor))
     with np.errstate(invalid="ignore", over="ignore"):
         if params.bias_after_scale:
-            partial, size = abs(scale) * x, epsilon * x * abs(scale) + epsilon * bias
-            size = size + abs(flushed[0]) * x + abs(flushed[1])
+            partial, size = factor * x, epsilon * x * factor + epsilon * bias
+            size = size + small_factor * x + small_x * factor + small_bias + flushed(partial, dtype)
         else:
-            partial, size = np.abs(arrays["x"] + params.bias), (epsilon * x + epsilon * bias) * abs(scale)
-            size = size + abs(flushed[0]) * (x + bias) + abs(flushed[1] * scale)
+            partial, size = np.abs(arrays["x"] + params.bias), (epsilon * x + epsilon * bias) * factor
+            size = size + small_factor * (x + bias) + (small_x + small_bias + flushed(partial, dtype)) * factor
+        size = size + flushed(outputs["out"], dtype)
         allowed = np.where(np.isfinite(size), size, 0.0)
     return _overflowing(allowed, partial, outputs["out"], is_finite=isfinite(scale) and isfinite(bias), dtype=dtype)
 

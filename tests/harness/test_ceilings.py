@@ -8,11 +8,12 @@ from dataclasses import replace
 
 import pytest
 
-from opgauge.harness.result.ceilings import Ceilings
+from opgauge.harness.result.ceilings import Ceilings, PeakBound
 from opgauge.harness.result.result import Measurement, Result, Status
-from opgauge.harness.result.summary import within_peaks
+from opgauge.harness.result.summary import peak_bound, within_peaks
 from opgauge.harness.worker import ceilings
 from opgauge.harness.worker.ceilings import measure
+from opgauge.harness.worker.phases import Phases
 from opgauge.ops import BackendError, available
 from tests.faulty.trial import trial
 
@@ -151,3 +152,22 @@ def test_the_better_of_two_measurements_of_a_peak_counts() -> None:
     assert best.matrix_gflops == {"float32": 50.0, "float64": 9.0}
     assert (best.copies_ns, best.writes_ns) == ((1.0, 3.0), (2.0, 3.0))
     assert first.best_of(Ceilings("cpu", 1.0, sizes=(10,))).copy_gbps == 1.0
+
+
+@pytest.mark.parametrize(("relaxed", "status"), [({}, Status.WRONG), ({"relaxed": 2.0**13}, Status.OK)])
+def test_a_relaxed_kernel_is_judged_by_one_product_of_tf32(relaxed: dict[str, float], status: Status) -> None:
+    """Rounding to TF32 is as fast as one product: that is possible for kernels that declare it, and for no others."""
+    measured = Measurement((4000.0,), "fake", 1)
+    result = Result(trial("baseline"), Status.OK, measurement=measured, bytes=0, flops=1_000_000, extra=relaxed)
+    reached = {"cpu": Ceilings("cpu", matrix_gflops={"float32": 60.0, "tf32": 300.0})}
+    assert within_peaks(result, reached).status is status
+    found = peak_bound(result, reached)
+    assert found == (PeakBound(1e6 / 300, "matrix TF32") if relaxed else PeakBound(1e6 / 100, "matrix 3×TF32"))
+
+
+def test_a_result_says_how_far_its_implementation_is_relaxed() -> None:
+    """The worker stores what the kernel declares."""
+    phases = Phases()
+    assert "relaxed" not in phases.extra(failed=False)
+    phases.relaxed = 2.0**13
+    assert phases.extra(failed=False)["relaxed"] == 2.0**13
