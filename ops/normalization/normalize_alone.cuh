@@ -47,6 +47,9 @@ __global__ void __launch_bounds__(
   });
   if constexpr (ADDS) each([&](int j) { added[j].load_streaming(addend + place(j)); });
   const A gain = gamma[channel], offset = beta[channel], n = static_cast<A>(vectors) * V;
+  constexpr bool EARLY = P == 4;  // with more vectors, registers are scarce
+  Moving<A> moving{};
+  if constexpr (EARLY) moving = load_moving(statistics, channel);
 
   const auto sum = [&](auto&& take, A* by_warp) {
     A total = 0;
@@ -57,13 +60,14 @@ __global__ void __launch_bounds__(
       for (int i = 0; i < V; ++i) total += take(widen(values.at[i]));
     });
     total = warp_sum(total);
+    if (threads == 32) return total;
     if (lane == 0) by_warp[warp] = total;
     __syncthreads();
     return warp_sum(lane * 32 < threads ? by_warp[lane] : A(0));
   };
-  const A mean = sum([](A value) { return value; }, slots[0]) / n;
-  const A variance = sum([&](A value) { return (value - mean) * (value - mean); }, slots[1]) / n;
-  const A inverse = A(1) / sqrt(variance + epsilon), scale = inverse * gain;
+  const A mean = ratio(sum([](A value) { return value; }, slots[0]), n);
+  const A variance = ratio(sum([&](A value) { return (value - mean) * (value - mean); }, slots[1]), n);
+  const A inverse = inverse_root(variance + epsilon), scale = inverse * gain;
   each([&](int j) {
     held[j].close();
     const Vector<T, V> values = held[j].open();
@@ -77,5 +81,7 @@ __global__ void __launch_bounds__(
     }
     store_evict_last<T, V>(y + place(j), result);
   });
-  if (thread == 0) store_statistics(statistics, channel, mean, inverse, variance, n, momentum);
+  if (thread > 0) return;
+  if constexpr (!EARLY) moving = load_moving(statistics, channel);
+  store_statistics(statistics, channel, mean, inverse, variance, n, momentum, moving);
 }

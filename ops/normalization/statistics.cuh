@@ -23,15 +23,38 @@ struct Statistics {  // (C,) each; the moving ones null if absent
   A* new_moving_variance;
 };
 
+// Quotient to two units in the last place, by short code: one-wave kernels are bound by instruction fetch.
+__device__ __forceinline__ float ratio(float a, float b) { return __fdividef(a, b); }
+__device__ __forceinline__ double ratio(double a, double b) { return a / b; }
+__device__ __forceinline__ float inverse_root(float value) { return rsqrtf(value); }
+__device__ __forceinline__ double inverse_root(double value) { return 1 / sqrt(value); }
+
+template <typename A>
+struct Moving {  // moving statistics of a channel
+  A mean, variance;
+};
+
+template <typename A>
+__device__ __forceinline__ Moving<A> load_moving(const Statistics<A>& from, int channel) {
+  if (from.moving_mean == nullptr) return {A(0), A(0)};
+  return {from.moving_mean[channel], from.moving_variance[channel]};
+}
+
 template <typename A>
 __device__ __forceinline__ void store_statistics(
-    const Statistics<A>& to, int channel, A mean, A inverse, A variance, A n, A momentum) {
+    const Statistics<A>& to, int channel, A mean, A inverse, A variance, A n, A momentum, const Moving<A>& moving) {
   to.mean[channel] = mean;
   to.inv_variance[channel] = inverse;
   if (to.moving_mean == nullptr) return;
   const A fresh = A(1) - momentum;
-  to.new_moving_mean[channel] = momentum * to.moving_mean[channel] + fresh * mean;
-  to.new_moving_variance[channel] = momentum * to.moving_variance[channel] + fresh * (variance * (n / (n - A(1))));
+  to.new_moving_mean[channel] = momentum * moving.mean + fresh * mean;
+  to.new_moving_variance[channel] = momentum * moving.variance + fresh * (variance * ratio(n, n - A(1)));
+}
+
+template <typename A>
+__device__ __forceinline__ void store_statistics(
+    const Statistics<A>& to, int channel, A mean, A inverse, A variance, A n, A momentum) {
+  store_statistics(to, channel, mean, inverse, variance, n, momentum, load_moving(to, channel));
 }
 
 template <typename A>
@@ -65,12 +88,6 @@ __device__ __forceinline__ Sums<A> about(A base, const Partial<A> (&pieces)[N], 
 constexpr int THREADS = 256;
 constexpr int WARPS = THREADS / 32;
 constexpr int AT_ONCE = 4;  // loads in flight per thread
-
-// Quotient to two units in the last place, by short code: one-wave kernels are bound by instruction fetch.
-__device__ __forceinline__ float ratio(float a, float b) { return __fdividef(a, b); }
-__device__ __forceinline__ double ratio(double a, double b) { return a / b; }
-__device__ __forceinline__ float inverse_root(float value) { return rsqrtf(value); }
-__device__ __forceinline__ double inverse_root(double value) { return 1 / sqrt(value); }
 
 // A vector in its stored form. Each `open` widens again: wide values would take twice the registers.
 template <typename T, int V>

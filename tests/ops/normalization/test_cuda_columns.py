@@ -10,7 +10,14 @@ from opgauge import ops
 from opgauge.ops import FLOATS, find_kernel
 from opgauge.ops.normalization import channels_last
 from opgauge.ops.normalization.call import MOST_PARTIALS, WARP, View
-from opgauge.ops.normalization.channels_last import COLUMN_LANES, COLUMN_THREADS, WIDE_LANES, WIDE_SPLITS, Tiles
+from opgauge.ops.normalization.channels_last import (
+    COLUMN_LANES,
+    COLUMN_THREADS,
+    MINIMUM_ROUNDS,
+    WIDE_LANES,
+    WIDE_SPLITS,
+    Tiles,
+)
 from tests.ops.attempts import case_of, complaint, inputs_of
 
 IMAGES = (1, 2, 5, 16, 32, 99, 784, 6272, 25_088, 1 << 20)
@@ -42,6 +49,7 @@ def test_blocks_cover_rows_and_columns(
         assert tiles.lanes * width <= tiles.threads <= COLUMN_THREADS, view
         assert view.channels * tiles.splits <= MOST_PARTIALS or tiles.splits == 1, view
         assert not wide or tiles.splits <= WIDE_SPLITS, view
+        assert wide or tiles.splits == 1 or tiles.rounds >= MINIMUM_ROUNDS, view
 
 
 @pytest.mark.parametrize("multiprocessors", [1, 20, 132])
