@@ -6,6 +6,7 @@
 // Vectors in flight per thread: vectors of eight half or two double elements leave fewer registers.
 template <typename T>
 constexpr int COLUMN_IN_FLIGHT = sizeof(T) == 4 ? 8 : 4;
+constexpr int PARTIALS_IN_FLIGHT = 8;
 // Minimum resident blocks per multiprocessor for __launch_bounds__: the power of a double is a call.
 template <typename F>
 constexpr int COLUMN_RESIDENT = sizeof(typename F::Input) < 8 ? 1024 / COLUMN_THREADS : 1;
@@ -139,9 +140,17 @@ __global__ void __launch_bounds__(COLUMN_THREADS, COLUMN_RESIDENT<F>) reduce_col
   for (int q = groups > 1 ? lane - group * results : lane; q < results; q += groups > 1 ? results : threads) {
     Acc total = f.identity();
     const int step = groups > 1 ? groups : 1;
-#pragma unroll 4
-    for (int split = groups > 1 ? group : 0; split < splits; split += step) {
-      total = f.merge(total, read_partial(&partials[split * all + result + q]));
+#pragma unroll 1
+    for (int split = groups > 1 ? group : 0; split < splits; split += PARTIALS_IN_FLIGHT * step) {
+      Acc found[PARTIALS_IN_FLIGHT];
+#pragma unroll
+      for (int j = 0; j < PARTIALS_IN_FLIGHT; ++j) {
+        found[j] = read_partial(&partials[min(split + j * step, splits - 1) * all + result + q]);
+      }
+#pragma unroll
+      for (int j = 0; j < PARTIALS_IN_FLIGHT; ++j) {
+        if (split + j * step < splits) total = f.merge(total, found[j]);
+      }
     }
     if (groups == 1) {
       out[result + q] = f.finish(total);

@@ -27,6 +27,9 @@ COLUMN_THREADS, COLUMN_BLOCKS, COLUMN_BUSY = 512, 4, 1024
 MOST_LANES = 64
 """Maximum lanes along c per block; fewer lanes make more blocks."""
 COLUMN_LANES = (MOST_LANES, WARP, WARP // 2)
+MANY_PARTIALS = 32 * THREADS
+"""Partial results of one tile from which fewer, larger blocks share its columns: the last one merges them all, which
+took a third of the time for 133 columns of 76608 rows."""
 WHOLE_ROWS = 1024
 """Maximum rows for which a block one cache line wide reduces whole columns (8 to 17 MB: splits cost 17 to 27 %)."""
 SLAB_BYTES, SLAB_THREADS, SLAB_VECTORS = 16_384, 288, 64
@@ -133,6 +136,8 @@ def _column_block(
         if blocks * most >= target:
             break
     splits = max(1, min(most, COLUMN_BLOCKS * device.multiprocessors // blocks))
+    if lanes == vectors and splits * layout.c > MANY_PARTIALS:
+        return lanes, min(splits, max(1, 2 * device.multiprocessors // blocks)), COLUMN_THREADS
     return lanes, splits, THREADS if blocks * splits >= device.multiprocessors else COLUMN_THREADS
 
 

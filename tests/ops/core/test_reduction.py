@@ -195,6 +195,14 @@ def test_small_rows_get_lanes_while_multiprocessors_are_idle(shape: Shape, width
     assert int(found.numbers[-1]) == shape[1] // width // (2 if width == 2 else 4)
 
 
+def test_few_partial_results_of_columns_are_left_to_the_last_block() -> None:
+    """Long columns of one tile are shared by few large blocks, since one block merges all their partial results."""
+    found = planned((9, 64, 133, 133), (0, 1, 2))
+    assert found.kernel == "reduce_columns_grid"
+    assert DEVICE.multiprocessors <= prod(found.grid) <= 2 * DEVICE.multiprocessors
+    assert prod(found.block) > THREADS
+
+
 def test_expensive_elements_are_shared_by_blocks() -> None:
     """A row of powers is divided among blocks that a row of sums would cost more."""
     assert planned((3, 16_384), (1,), light=False).kernel == "reduce_rows_grid"
