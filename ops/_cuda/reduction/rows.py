@@ -130,9 +130,9 @@ def _alone_threads(itemsize: int, *, paired: bool) -> int:
 def _alone(problem: ReduceProblem, rows: int, length: int, device: GpuSize) -> ReducePlan | None:
     """Whole rows, at most one per multiprocessor, that one block reads at once: partial results would cost more."""
     vectors = length // problem.width
-    threads = -(-vectors // (ALONE_EACH * WARP)) * WARP
     most = _alone_threads(problem.itemsize, paired=problem.paired)
-    few = rows <= device.multiprocessors and THREADS // 2 < threads <= most
+    threads = max(ONE_ROW_THREADS // 2, -(-vectors // (ALONE_EACH * WARP)) * WARP)
+    few = rows <= device.multiprocessors and vectors > 2 * THREADS and threads <= most
     if not few or not problem.light or not _is_whole(problem, length):
         return None
     template = alone_template(problem.width, problem.itemsize, paired=problem.paired)
