@@ -119,8 +119,8 @@ __global__ void __launch_bounds__(SUM_THREADS, SUM_RESIDENT) reduce_any(
       if (other != nullptr) store<T, V>(other + at[u], rest);
     }
   };
-  const auto direct = [](unsigned int index, const Strides& strides) { return index * strides.at[0]; };
-  const auto walked = [&](unsigned int index, const Strides& strides) {
+  const auto direct = [](unsigned int index, const Strides<>& strides) { return index * strides.at[0][0]; };
+  const auto walked = [&](unsigned int index, const Strides<>& strides) {
     return strided_offset(index, summed.axes, strides);
   };
   const auto loop = [&](auto unrolled, auto&& offset) {
