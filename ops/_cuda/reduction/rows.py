@@ -39,7 +39,7 @@ SHORT_ROW = WARP * 8
 """Maximum vectors of a row for which one warp or less reduces it."""
 FEWEST_VECTORS = 4
 """Vectors per lane down to which a row gets more lanes while multiprocessors are idle; half as many of doubles, and of
-elements that are expensive: fewer lanes cost 5 to 24 %."""
+elements that are expensive: fewer lanes cost 6 to 31 %."""
 BLOCK_VECTORS = range(513, 1025)
 """Vectors of an aligned row of 4-byte elements for reduce_rows_block: reduce_rows_lanes costs 3 to 4 %."""
 BLOCK_STREAMED = 4
