@@ -41,8 +41,7 @@ def _keep_apart_what_was_compiled() -> None:
     helper would be measured, and judged, in its old version.
     """
     here = Path(__file__).parent
-    shared = [Path(__file__), *sorted(here.glob("*/*.py"))]
-    digest = hashlib.sha256(b"".join(path.read_bytes() for path in shared)).hexdigest()[:16]
+    digest = hashlib.sha256(b"".join(path.read_bytes() for path in sorted(here.rglob("*.py")))).hexdigest()[:16]
     folder = Path(config.CACHE_DIR or here / "__pycache__" / "numba")
     chosen = folder if is_writable(folder) else cache_folder("numba")
     config.CACHE_DIR = str(chosen / digest)

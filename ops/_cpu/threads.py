@@ -78,7 +78,7 @@ class Parallel:
         if several not in self._compiled:
             from numba import njit
 
-            function = self._function if several else _renamed(self._function, f"{self.__name__}_serial")
+            function = self._function if several else _serial(self._function)
             self._compiled[several] = njit(cache=True, parallel=several, **self._options)(function)
         return self._compiled[several]
 
@@ -92,11 +92,24 @@ def parallel(**options: Any) -> Callable[[Any], Parallel]:
     return lambda function: Parallel(function, options)
 
 
-def _renamed(function: FunctionType, name: str) -> FunctionType:
-    """The same code under another name: Numba's cache on disk tells functions apart by name and line."""
+def _serial(function: FunctionType) -> FunctionType:
+    """The same code for one thread, under another name: Numba's cache on disk tells functions apart by name and line.
+
+    Its thread is 0 without asking: code from the cache would ask a runtime that nothing has started, and crash.
+    """
+    name = f"{function.__name__}_serial"
+    variables = {**function.__globals__, "get_thread_id": _only_thread()}
     copy = FunctionType(
-        function.__code__.replace(co_name=name), function.__globals__, name, function.__defaults__, function.__closure__
+        function.__code__.replace(co_name=name), variables, name, function.__defaults__, function.__closure__
     )
     copy.__qualname__ = name
     copy.__module__ = function.__module__
     return copy
+
+
+@cache
+def _only_thread() -> Any:
+    """A compiled function that returns the number of the only thread."""
+    from numba import njit
+
+    return njit(lambda: 0)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -91,3 +93,34 @@ def test_kernels_give_the_same_bits_on_several_threads(
         found.append(out)
     for name, values in found[0].items():
         np.testing.assert_array_equal(values.view(np.uint32), found[1][name].view(np.uint32))
+
+
+NUMBERED = """
+import numpy as np
+from numba import get_thread_id, prange
+from opgauge.ops._cpu.threads import parallel
+
+@parallel(error_model="numpy")
+def number(out):
+    for index in prange(out.size):
+        out[index] = get_thread_id()
+
+found = np.full(4, -1)
+number.on(1)(found)
+print(found.tolist(), number.on(1).stats.cache_hits)
+"""
+"""A kernel that asks for its thread, called on one."""
+
+
+def test_code_for_one_thread_from_the_cache_needs_no_runtime(tmp_path: Path) -> None:
+    """A second process runs what the first compiled; asking for the thread's number there crashed."""
+    script = tmp_path / "numbered.py"
+    script.write_text(NUMBERED, encoding="utf-8")
+    variables = {**os.environ, "NUMBA_CACHE_DIR": str(tmp_path / "cache")}
+    first, second = (
+        subprocess.run([sys.executable, script], env=variables, capture_output=True, text=True, check=False)
+        for _ in range(2)
+    )
+    assert first.stdout == "[0, 0, 0, 0] Counter()\n", first.stderr
+    assert second.returncode == 0, second.stderr
+    assert second.stdout.startswith("[0, 0, 0, 0] Counter({"), second.stdout
