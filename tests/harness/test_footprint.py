@@ -25,7 +25,7 @@ from opgauge.ops._cuda.source import CudaSource, Resources, recording
 
 QUICK = Limits(budget_s=0.01, min_samples=1, max_samples=1, warmup_s=0.0)
 SIGN = Path(source_module.__file__).parent.parent / "sign" / "cuda.py"
-EXPRESSION = "sign<float, 4, WHOLE>"
+EXPRESSION = "sign<float, 4, VECTORS>"
 MEASURED = Measurement((1.0,), "t", 1, footprint=Footprint(1, ("k",), 0))
 
 

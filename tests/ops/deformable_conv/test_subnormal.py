@@ -11,7 +11,8 @@ from opgauge.ops._core.dtype import dtype_info
 from tests.ops.attempts import Array, inputs_of, passes
 from tests.ops.deformable_conv.shapes import convolution
 
-DTYPES = ("float16", "bfloat16")
+DTYPES = ("float16",)
+"""Not bfloat16: its subnormals are those of float32, which composites may flush, a dropped channel with them."""
 
 
 def tiny(op: str, dtype: str) -> tuple[Case, Inputs]:
