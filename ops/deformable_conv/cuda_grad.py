@@ -131,7 +131,7 @@ def _filter_grad_directly(found: SamplingGeometry, columns: Any, out_grad: Any, 
     sums = workspace.view(dtype_info(dtype_info(to.dtype.name).accumulate).numpy)
     numbers = (*map(np.int32, (pixels, share, outs, rows)), divisor(depth), divisor(found.pixels))
     grid = (found.channels * found.taps, splits, -(-rows // FILTER_ROWS))
-    add_grid, add_numbers = (-(-to.size // THREADS),), (np.int32(to.size), np.int32(splits))
+    add_grid, add_numbers = (-(-to.size // THREADS),), (np.int64(to.size), np.int32(splits))
 
     def run() -> None:
         function(grid, (THREADS,), (out_grad, columns, sums, *numbers))

@@ -3,6 +3,7 @@
 // T is the tensors' type, A the accumulating one. A thread processes one sample (pixel and tap) of all channels of a
 // chunk, so that the sample's position is computed once.
 
+#include "add_splits.cuh"
 #include "sampling.cuh"
 
 constexpr unsigned int FULL = 0xffffffffu;
@@ -250,16 +251,4 @@ __global__ void __launch_bounds__(256) filter_grad(
   for (int warp = 0; warp < 8; ++warp) total += sums[row][warp];
   const long long to = static_cast<long long>(blockIdx.y) * outs + group * rows + first + row;
   partial[to * depth.value + remainder(column, group, depth)] = total;
-}
-
-// add_splits: threads add the partial results of all splits, in order.
-// Layout   partial[splits][size]          Grid  any          Block  256          Writes  to[size]
-template <typename T>
-__global__ void __launch_bounds__(256) add_splits(
-    const Wide<T>* __restrict__ partial, T* __restrict__ to, int size, int splits) {
-  const int index = blockIdx.x * 256 + threadIdx.x;
-  if (index >= size) return;
-  Wide<T> total = 0;
-  for (int split = 0; split < splits; ++split) total += partial[static_cast<long long>(split) * size + index];
-  to[index] = narrow<T>(total);
 }

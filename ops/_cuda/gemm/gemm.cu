@@ -3,6 +3,7 @@
 // A matrix is read through a View: its columns (or, for a K-major b, its depth) run over separate
 // images, so that (N, C, P) tensors need no transposition.
 
+#include "add_splits.cuh"
 #include "mma.cuh"
 #include "view.cuh"
 
@@ -132,14 +133,3 @@ __global__ void gemm(const T*, const T*, const O*, O*, View, View, View, Size) {
 }
 
 #endif
-
-// add_splits: threads add the partial results of all splits, in order.
-// Layout   partial[splits][size]          Grid  any          Block  256          Writes  to[size]
-template <typename O>
-__global__ void add_splits(const float* __restrict__ partial, O* __restrict__ to, long long size, int splits) {
-  for (long long index = blockIdx.x * 256LL + threadIdx.x; index < size; index += gridDim.x * 256LL) {
-    float total = partial[index];
-    for (int split = 1; split < splits; ++split) total += partial[split * size + index];
-    to[index] = narrow<O>(total);
-  }
-}
