@@ -71,8 +71,7 @@ class CaseLevels:
         """The least time that the measured ceilings allow."""
         if self.ceilings is None:
             return None
-        bound = self.ceilings.bound(self.bytes, self.flops, self.case.dtype, written=self.written)
-        return None if bound is None else bound.time_ns
+        return self.ceilings.floor_ns(self.bytes, self.flops, self.case.dtype, written=self.written)
 
     def share(self, implementation: str = OPTIMIZED) -> float | None:
         """How near to the ceiling, 0 to 1."""

@@ -54,9 +54,9 @@ class Ceilings:
             reads_ns=faster("reads_ns"),
         )
 
-    def floor_ns(self, nbytes: int, flops: int, dtype: str, *, writes_only: bool = False) -> float | None:
-        """Least time for this work (see `bound`); half of the bytes are written, or all of them."""
-        found = self.bound(nbytes, flops, dtype, written=1.0 if writes_only else 0.5)
+    def floor_ns(self, nbytes: int, flops: int, dtype: str, *, written: float = 0.5) -> float | None:
+        """Least time for this work; see `bound`."""
+        found = self.bound(nbytes, flops, dtype, written=written)
         return None if found is None else found.time_ns
 
     def bound(

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
-from time import perf_counter, process_time_ns, thread_time_ns
+from time import perf_counter, process_time_ns
 from typing import Any
 
 import numpy as np
@@ -20,6 +20,7 @@ from opgauge.harness.worker.bits import has_bits
 from opgauge.harness.worker.emphasis import choose_slices, emphasize, emphasize_all, write_inputs
 from opgauge.harness.worker.input_changes import FreshValues, InputChange, InputChanges
 from opgauge.harness.worker.inputs import Inputs, on_host
+from opgauge.harness.worker.left_threads import others_ns
 from opgauge.harness.worker.variation import Exchange, along, expect_slices, find_variation, take
 from opgauge.harness.worker.verify import Expected, check, expect
 from opgauge.ops import Bound, dtype_info
@@ -77,7 +78,7 @@ class Audit:
         )
         self._bytes = sum(int(array.nbytes) for array in attempt.accepted.values())
         self._begun = perf_counter()
-        self.others_ns = process_time_ns() - thread_time_ns()  # CPU time of other threads before the audited calls
+        self.others_ns = others_ns()  # before the audited calls
         self._whole = _TimeShare(SHARE)
         self._fresh = _TimeShare(SHARE, FRESH_S)
         self._started = 0.0

@@ -6,11 +6,12 @@ within calls, and wait actively for a while after them; they are at rest when in
 
 from __future__ import annotations
 
-from time import perf_counter, process_time_ns, sleep, thread_time_ns
+from time import perf_counter, sleep
 
 from opgauge.harness.result.time_text import time_text
 from opgauge.harness.worker.attempt import Attempt, WrongError
 from opgauge.harness.worker.audit import Audit
+from opgauge.harness.worker.left_threads import others_ns
 
 PAUSE_S = 0.005
 """Seconds without a call; longer than the interval in which systems update the CPU time of running threads."""
@@ -39,11 +40,6 @@ def check_idle(audit: Audit, attempt: Attempt) -> None:
                 raise WrongError(reason)
     reason = f"its threads use {time_text(worked_ns)} of CPU time when inputs have changed, before a call begins"
     raise WrongError(reason)
-
-
-def others_ns() -> int:
-    """CPU time of all threads of this process but the calling one."""
-    return process_time_ns() - thread_time_ns()
 
 
 def _worked_ns() -> int:

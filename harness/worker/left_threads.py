@@ -66,6 +66,11 @@ class LeftThreads:
         return sorted(map(_name, self.snapshot().used_ns))
 
 
+def others_ns() -> int:
+    """CPU time of all threads of this process but the calling one, native ones included."""
+    return time.process_time_ns() - time.thread_time_ns()
+
+
 def _identifiers() -> frozenset[int]:
     """Identifiers of all threads that run Python code, also of those that `threading` does not list."""
     return frozenset(sys._current_frames())  # noqa: SLF001

@@ -49,12 +49,12 @@ def test_the_floor_is_a_copy_of_the_same_bytes(nbytes: int, expected_ns: float) 
 def test_the_floor_is_the_largest_of_what_is_known() -> None:
     """Fills have their own times; arithmetic counts where it takes longer; without a ladder bandwidth counts."""
     found = Ceilings("cpu", 2.0, 4.0, {"float32": 10.0}, sizes=(1000,), copies_ns=(8.0,), writes_ns=(1.0,))
-    assert found.floor_ns(1000, 0, "float32", writes_only=True) == 1.0
+    assert found.floor_ns(1000, 0, "float32", written=1.0) == 1.0
     assert found.floor_ns(1000, 100, "float32") == 10.0
     assert found.floor_ns(1000, 100, "float64") == 8.0
     assert found.floor_ns(0, 0, "float32") is None
     old = Ceilings("cpu", 2.0, 4.0)
-    assert [old.floor_ns(1000, 0, "float32", writes_only=only) for only in (False, True)] == [500.0, 250.0]
+    assert [old.floor_ns(1000, 0, "float32", written=share) for share in (0.5, 1.0)] == [500.0, 250.0]
 
 
 @pytest.mark.gpu
