@@ -234,6 +234,9 @@ class _Dispatcher:
                 self._finished()
             self._retry(task, waiting, f"{type(error).__name__}: {str(error).partition('.')[0]}")
             return
+        finally:
+            # Exceptions of timeouts hold it in cycles: a value that is still wanted is computed anew for a lost member.
+            future.release()
         self.finished += 1
         yield Outcome(task, value)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import random
 import signal
@@ -200,6 +201,18 @@ def test_status_shows_what_runs_and_what_waits(client: Client) -> None:
     assert (queue.waiting, queue.running, queue.finished) == (3, 2, 0)
     assert {label for one in seen[0].members for label in one.running} == {"nap/0", "nap/1"}
     assert not state_of(client).queues
+
+
+def test_what_was_collected_is_not_computed_again(client: Client) -> None:
+    """Whatever still holds a future: a value that this process has is no longer wanted of the cluster."""
+    gc.collect()
+    gc.disable()
+    try:
+        tasks = [Task(f"nap/{number}", "cpu", time.sleep, (1,)) for number in range(4)]
+        assert len(list(run_tasks(client, tasks))) == len(tasks)
+        assert not any(str(key).startswith("nap") for key in client.futures)
+    finally:
+        gc.enable()
 
 
 def test_gpus_that_are_not_there_are_refused() -> None:
