@@ -75,8 +75,8 @@ Exit codes of `run`: 0 every result of ours is valid, 2 a usage, filter or case-
 implementations is wrong or broken, 5 nothing was measured, 130 interrupted (143 by SIGTERM, 129 by SIGHUP). Exit codes
 of `gate` are in [the gate](gate.md).
 
-Filters (`--op`, `--tag`, `--dtype`, `--name`, `-i`) take exact values, `*` and `?`, or `/regex/`.
-Every value must match something.
+Filters (`--op`, `--tag`, `--dtype`, `--name`, `-i`) take exact values, `*` and `?`, or `/regex/`; `--case`
+an op, `op/name` or an id. Every value must match something.
 
 | setting (environment variable) | meaning |
 |---|---|

@@ -33,6 +33,19 @@ def matches(pattern: str, name: str, *, anywhere: bool = False) -> bool:
     return matches_text(f"*{pattern}*" if anywhere else pattern, name)
 
 
+def matches_case(pattern: str, path: str, case_id: str) -> bool:
+    """Whether a filter for cases selects the one with that path, `op/name`, and id.
+
+    A filter is an op, `op/name`, or the 16 digits of an id; `*` matches any text and `?` one character. Brackets are
+    literal, because names contain them. `/…/` is a regular expression for `op/name`.
+    """
+    if pattern == case_id:
+        return True
+    if is_expression(pattern):
+        return matches(pattern, path)
+    return matches_text(pattern if "/" in pattern else f"{pattern}/*", path)
+
+
 def matches_any(patterns: Sequence[str] | None, names: Iterable[str], *, anywhere: bool = False) -> bool:
     """Whether any pattern selects any name; no patterns select everything."""
     return not patterns or any(matches(pattern, name, anywhere=anywhere) for name in names for pattern in patterns)
@@ -53,6 +66,20 @@ def require_matches(
             for pattern in patterns or ()
             if not any(matches(pattern, name, anywhere=option in anywhere) for name in names)
         ]
+    if mistakes:
+        raise FilterError("\n".join(mistakes))
+
+
+def require_cases(patterns: Sequence[str] | None, cases: Iterable[tuple[str, str]]) -> None:
+    """Raise FilterError for each filter for cases, `--case`, that selects none of these paths and ids."""
+    listed = list(cases)
+    paths = {path for path, _ in listed}
+    names = sorted(paths | {path.partition("/")[0] for path in paths})
+    mistakes = [
+        f"--case {pattern} matches nothing{did_you_mean(pattern, names)}"
+        for pattern in patterns or ()
+        if not any(matches_case(pattern, *case) for case in listed)
+    ]
     if mistakes:
         raise FilterError("\n".join(mistakes))
 

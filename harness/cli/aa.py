@@ -14,7 +14,18 @@ import typer
 
 from opgauge.harness.cli import gate_options as gating
 from opgauge.harness.cli.cluster import opened_cluster
-from opgauge.harness.cli.options import AsJson, Database, Devices, Dtypes, Gpus, Ops, Scheduler, Timeout, database_url
+from opgauge.harness.cli.options import (
+    AsJson,
+    Cases,
+    Database,
+    Devices,
+    Dtypes,
+    Gpus,
+    Ops,
+    Scheduler,
+    Timeout,
+    database_url,
+)
 
 if TYPE_CHECKING:
     from opgauge.harness.gate.gate import Schedule
@@ -25,7 +36,7 @@ if TYPE_CHECKING:
 def aa(
     paths: gating.Paths = None,
     runs: Annotated[int, typer.Option("--runs", help="Gate runs.", min=1)] = 20,
-    case: gating.Cases = None,
+    case: Cases = None,
     op: Ops = None,
     tag: gating.Tags = None,
     dtype: Dtypes = None,

@@ -11,6 +11,7 @@ import typer
 
 from opgauge.harness.cli.options import (
     AsJson,
+    Cases,
     Database,
     Dtypes,
     Names,
@@ -39,6 +40,7 @@ def agree(
     tag: Tags = None,
     dtype: Dtypes = None,
     name: Names = None,
+    case: Cases = None,
     implementation: Annotated[
         list[str] | None, typer.Option("--implementation", "-i", help="Repeatable; default: optimized.")
     ] = None,
@@ -64,7 +66,7 @@ def agree(
         msg = f"no second clock for {device}: cuda-bench and CUPTI time CUDA devices, and this machine has none"
         raise NothingError(msg if device != "cpu" else "the CPU has no second clock: cuda-bench and CUPTI time GPUs")
     settings = load_settings()
-    cases = select(load(paths), ops=op, tags=tag, dtypes=dtype, names=name)
+    cases = select(load(paths), ops=op, tags=tag, dtypes=dtype, names=name, patterns=case)
     trials = plan(cases, implementations=implementation or ["optimized"], devices=[device])
     if not trials:
         msg = f"no kernel of {', '.join(implementation or ['optimized'])} on {device}"

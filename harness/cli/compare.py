@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from opgauge.harness.cli import gate_options as gating
-from opgauge.harness.cli.options import AsJson, Database, Devices, Ops, database_url
+from opgauge.harness.cli.options import AsJson, Cases, Database, Devices, Ops, database_url
 
 if TYPE_CHECKING:
     from opgauge.harness.gate.stored_comparison import Chosen
@@ -27,7 +27,7 @@ def compare(
         list[str] | None,
         typer.Option("--head", metavar="RUN", help="Run of the head; repeatable. Then all RUNs are of the base."),
     ] = None,
-    case: gating.Cases = None,
+    case: Cases = None,
     op: Ops = None,
     implementation: gating.Implementations = None,
     device: Devices = None,

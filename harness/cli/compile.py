@@ -51,7 +51,7 @@ def compile_(
     """
     from opgauge.harness.run.runner import plan
 
-    cases = select(load(paths, ops=op), ops=op, tags=tag, dtypes=None, names=None)
+    cases = select(load(paths, ops=op), ops=op, tags=tag, dtypes=None, names=None, patterns=None)
     trials = plan(cases, devices=chosen_devices(device))
     compile_all(trials, workers or os.cpu_count() or 1, open_progress(progress, quiet=False)(len(trials)))
 

@@ -17,6 +17,7 @@ from opgauge.harness.cli import gate_options as gating
 from opgauge.harness.cli.cluster import opened_cluster
 from opgauge.harness.cli.options import (
     AsJson,
+    Cases,
     Database,
     Devices,
     Dtypes,
@@ -68,7 +69,7 @@ def gate(
     trust_hash: Annotated[
         bool, typer.Option("--trust-hash", help="Skip kernels whose compiled code did not change, and say so.")
     ] = False,
-    case: gating.Cases = None,
+    case: Cases = None,
     op: Ops = None,
     tag: gating.Tags = None,
     dtype: Dtypes = None,

@@ -25,9 +25,6 @@ if TYPE_CHECKING:
     from opgauge.harness.settings import Settings
 
 Paths = Annotated[list[Path] | None, typer.Argument(help="Case files or folders; default: the tree's cases/.")]
-Cases = Annotated[
-    list[str] | None, typer.Option("--case", help="Only this op, op/case (with * and ?) or case id; repeatable.")
-]
 Tags = Annotated[
     list[str] | None,
     typer.Option("--tag", help="Only cases with this tag; repeatable. Default: `gate`, if some case has it."),

@@ -12,7 +12,7 @@ import typer
 
 from opgauge.harness.cli import aa
 from opgauge.harness.cli import gate_options as gating
-from opgauge.harness.cli.options import AsJson, Database, Devices, Dtypes, Ops, Timeout
+from opgauge.harness.cli.options import AsJson, Cases, Database, Devices, Dtypes, Ops, Timeout
 
 if TYPE_CHECKING:
     from opgauge.harness.gate.run import Conditions, GateRun
@@ -28,7 +28,7 @@ def inject(
     among: Annotated[
         int, typer.Option("--among", help="Judge each case as the only slowed one of N cases in a run.", min=1)
     ] = 60,
-    case: gating.Cases = None,
+    case: Cases = None,
     op: Ops = None,
     tag: gating.Tags = None,
     dtype: Dtypes = None,

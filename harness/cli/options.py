@@ -31,6 +31,9 @@ Ops = Annotated[
 ]
 Tags = Annotated[list[str] | None, typer.Option("--tag", help="Only cases with this tag; repeatable.")]
 Dtypes = Annotated[list[str] | None, typer.Option("--dtype", help="Only this dtype; repeatable.")]
+Cases = Annotated[
+    list[str] | None, typer.Option("--case", help="Only this op, op/case (with * and ?) or case id; repeatable.")
+]
 Names = Annotated[list[str] | None, typer.Option("--name", help="Only names that contain this; repeatable.")]
 Devices = Annotated[
     list[str] | None,
@@ -155,12 +158,13 @@ def select(
     tags: Sequence[str] | None,
     dtypes: Sequence[str] | None,
     names: Sequence[str] | None,
+    patterns: Sequence[str] | None,
 ) -> list[Case]:
-    """The cases that match a value of each filter.
+    """The cases that match a value of each filter. patterns: of `--case`.
 
     Raises FilterError for values that match no case at all, NothingError where no case matches all filters together.
     """
-    from opgauge.harness.case.filters import matches_any, require_matches
+    from opgauge.harness.case.filters import matches_any, matches_case, require_cases, require_matches
     from opgauge.harness.errors import NothingError
 
     known = {
@@ -170,6 +174,7 @@ def select(
         "--name": {case.name for case in cases},
     }
     require_matches({"--op": ops, "--tag": tags, "--dtype": dtypes, "--name": names}, known, anywhere=("--name",))
+    require_cases(patterns, ((f"{case.op}/{case.name}", case.id) for case in cases))
     found = [
         case
         for case in cases
@@ -177,6 +182,7 @@ def select(
         and matches_any(tags, case.tags)
         and matches_any(dtypes, [case.dtype])
         and matches_any(names, [case.name], anywhere=True)
+        and (not patterns or any(matches_case(one, f"{case.op}/{case.name}", case.id) for one in patterns))
     ]
     if not found:
         shown = "; ".join(f"{option}: {', '.join(sorted(known[option]))}" for option in ("--op", "--tag", "--dtype"))

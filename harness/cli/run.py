@@ -13,6 +13,7 @@ import typer
 from opgauge.harness.cli.compile import compiled
 from opgauge.harness.cli.options import (
     AsJson,
+    Cases,
     Database,
     Devices,
     DryRun,
@@ -58,6 +59,7 @@ def run(
     tag: Tags = None,
     dtype: Dtypes = None,
     name: Names = None,
+    case: Cases = None,
     implementation: Implementations = None,
     device: Devices = None,
     db: Database = None,
@@ -109,7 +111,7 @@ def run(
     if gpus or cluster:
         from opgauge.harness.cli.cluster import run_over
 
-        chosen = select(load(paths, ops=op), ops=op, tags=tag, dtypes=dtype, names=name)
+        chosen = select(load(paths, ops=op), ops=op, tags=tag, dtypes=dtype, names=name, patterns=case)
         raise typer.Exit(
             run_over(
                 chosen,
@@ -127,7 +129,7 @@ def run(
         )
     with nullcontext() if dry_run else early_worker(settings) as worker:
         devices = chosen_devices(device)
-        cases = select(load(paths, ops=op), ops=op, tags=tag, dtypes=dtype, names=name)
+        cases = select(load(paths, ops=op), ops=op, tags=tag, dtypes=dtype, names=name, patterns=case)
         names = select_implementations(cases, implementation)
         from opgauge.harness.store import Store
 

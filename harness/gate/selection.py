@@ -11,9 +11,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from opgauge.harness.case.filters import matches_any, require_matches
-from opgauge.harness.case.hint import did_you_mean
-from opgauge.harness.errors import FilterError, NothingError
+from opgauge.harness.case.filters import matches_any, require_cases, require_matches
+from opgauge.harness.errors import NothingError
 from opgauge.harness.gate.plan import GatePlan, Plain, TreeTrials, lay_out
 from opgauge.harness.gate.policy import Policy
 from opgauge.harness.gate.pool import WorkerPool
@@ -131,11 +130,7 @@ def _require_matches(selection: Selection, listed: Iterable[Plain], trials: Mapp
         "--implementation": selection.implementations,
     }
     require_matches(filters, known, anywhere=("--name",))
-    named = {one.path for one in subjects} | {one.op for one in subjects}
-    for pattern in selection.cases:
-        if not any(matches(pattern, subject) for subject in subjects):
-            msg = f"--case {pattern} matches nothing{did_you_mean(pattern, sorted(named))}"
-            raise FilterError(msg)
+    require_cases(selection.cases, {(subject.path, subject.case_id) for subject in subjects})
 
 
 def _case_paths(tree: Path) -> tuple[Path, ...]:

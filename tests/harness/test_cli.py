@@ -105,6 +105,7 @@ def test_each_filter_value_that_matches_nothing_is_named(tmp_path: Path) -> None
         ("--tag", "smokee", "smoke"),
         ("--dtype", "flaot16", "float16"),
         ("--name", "vektor-smal", "vector-small"),
+        ("--case", "dto/*", "dot"),
         ("-i", "torchh", "torch"),
         ("--tag", "/^smok$/", ""),
     ):
@@ -127,6 +128,13 @@ def test_filters_take_parts_wildcards_and_expressions(tmp_path: Path, pattern: s
                    db=tmp_path / "x.db", code=None)  # fmt: skip
     names = {trial["case"] for trial in json.loads(done.stdout)["trials"]} if done.returncode == 0 else set()
     assert ("vector-small[float32]" in names) is expected
+
+
+@pytest.mark.parametrize("pattern", ["dot/vector-smal*[float32]", "/^dot.vector-small.float32/"])
+def test_cases_are_chosen_by_path(tmp_path: Path, pattern: str) -> None:
+    """`--case` takes what the gate's takes: op/name, with wildcards or as an expression, and brackets as they are."""
+    done = opgauge("run", "cases/dot.yaml", "--case", pattern, "--dry-run", "--json", db=tmp_path / "x.db")
+    assert {trial["case"] for trial in json.loads(done.stdout)["trials"]} == {"vector-small[float32]"}
 
 
 def test_filters_that_exclude_each_other_select_nothing(tmp_path: Path) -> None:
