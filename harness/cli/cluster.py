@@ -81,7 +81,7 @@ def run_over(
         if client is None:
             msg = "name a cluster by --gpus or --cluster"
             raise typer.BadParameter(msg)
-        found = store.find_run(None if resume == "last" else resume) if resume else None
+        found = store.find_run(resume) if resume else None
         finished = store.finished_trials(found.id) if found else set()
         wanted = devices or [spread_device(client, None)]
         trials = plan(cases, implementations=implementations, devices=wanted, finished=finished)

@@ -48,8 +48,8 @@ def compare(
     """
     gating.refuse_missing_folders(junit, markdown)
     from opgauge.harness.cli.gate_reports import Reports, print_table, reported, write
-    from opgauge.harness.gate.stored_comparison import LATEST, compare_stored, resolve
-    from opgauge.harness.store import Store
+    from opgauge.harness.gate.stored_comparison import compare_stored, resolve
+    from opgauge.harness.store import LATEST, Store
 
     heads = head or [runs[-1] if len(runs) > 1 else LATEST]
     bases = runs if head or len(runs) == 1 else runs[:-1]

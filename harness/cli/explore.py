@@ -104,7 +104,7 @@ def explore(
     patience_s = timeout or settings.timeout_s
     with opened_cluster(gpus, cluster) as client, Store.open(database_url(db)) as store, ExitStack() as stack:
         where = spread_device(client, device)
-        earlier = store.find_run(None if resume == "last" else resume) if resume else None
+        earlier = store.find_run(resume) if resume else None
         chosen = seed if seed is not None else _seed_of(earlier.command) if earlier else secrets.randbelow(10**6)
         typer.echo(f"seed {chosen} on {where}", err=True)
         if earlier is not None:

@@ -22,7 +22,9 @@ class Format(StrEnum):
 
 
 def export(
-    run: Annotated[str | None, typer.Option("--run", help="A run's id or its beginning; the latest if none.")] = None,
+    run: Annotated[
+        str | None, typer.Option("--run", help="A run's id, its beginning, or `last`; the latest if none.")
+    ] = None,
     form: Annotated[
         Format,
         typer.Option(

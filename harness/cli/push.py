@@ -15,7 +15,7 @@ ALL = 1_000_000
 def push(
     url: Annotated[str, typer.Argument(help="The service, for example https://opgauge.example.")],
     run: Annotated[
-        list[str] | None, typer.Option("--run", help="A run's id or its beginning; repeatable. All if none.")
+        list[str] | None, typer.Option("--run", help="A run's id, its beginning, or `last`; repeatable. All if none.")
     ] = None,
     db: Database = None,
 ) -> None:

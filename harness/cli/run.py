@@ -134,7 +134,7 @@ def run(
         from opgauge.harness.store import Store
 
         with Store.open(database_url(db)) as store:
-            found = store.find_run(None if resume == "last" else resume) if resume else None
+            found = store.find_run(resume) if resume else None
             on_cpu = [] if device else host_cases(cases, devices)
             trials = planned(store, found, cases, names, devices, on_cpu)
             devices += ["cpu"] if on_cpu else []

@@ -10,7 +10,7 @@ from opgauge.harness.cli.options import AsJson, Database, Ops, database_url
 
 
 def show(
-    run: Annotated[str | None, typer.Argument(help="A run's id or its beginning; the latest if none.")] = None,
+    run: Annotated[str | None, typer.Argument(help="A run's id, its beginning, or `last`; the latest if none.")] = None,
     op: Ops = None,
     sort: Annotated[
         str,

@@ -87,9 +87,9 @@ class Policy:
         return rule if asked.same_within is None else replace(rule, same_within=asked.same_within)
 
     def unmatched(self, subjects: Iterable[Subject]) -> tuple[PolicyRule, ...]:
-        """Rules that apply to none of the subjects, and are probably misspelt."""
+        """Rules that name none of the subjects' cases, on whatever device, and are probably misspelt."""
         known = list(subjects)
-        return tuple(rule for rule in self.rules if not any(rule.covers(subject) for subject in known))
+        return tuple(rule for rule in self.rules if not any(matches(rule.cases, subject) for subject in known))
 
 
 def _over(below: GatePolicy, above: GatePolicy) -> GatePolicy:

@@ -135,7 +135,6 @@ def gate(
         notes=(
             *layout.notes,
             *_ownership_notes(pool),
-            *_unmatched(conditions.policy, found),
             *count_notes(counted),
             *unfinished_notes(found, records, paired),
         ),
@@ -215,11 +214,3 @@ def _breaches(
         # a CPU launches nothing
         found += check_demands(facts, replace(asked, max_launches=None) if subject.device == "cpu" else asked)
     return found
-
-
-def _unmatched(policy: Policy, found: Iterable[Comparison]) -> list[str]:
-    subjects = [one.subject for one in found]
-    # a run of few cases cannot tell whether other rules match
-    ops = {subject.op for subject in subjects}
-    rules = [rule for rule in policy.unmatched(subjects) if rule.cases in ops]
-    return [f"{rule.place}: the policy's rule for {rule.cases!r} is about no case" for rule in rules]

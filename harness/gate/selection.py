@@ -71,6 +71,7 @@ def plan(pool: WorkerPool, selection: Selection, policy: Policy, stored: Stored 
     every_head = _trials_of(head, head["cases"], devices, host_only)
     every_base = _remembered(stored) if stored else _trials_of(base, base["cases"], devices, host_only)
     _require_matches(selection, [*head["cases"], *base.get("cases", ())], {**every_base.trials, **every_head.trials})
+    notes += _unmatched_rules(policy, selection, {**every_base.trials, **every_head.trials})
     in_head, in_base = _select(every_head, every_base, chosen, variants)
     unchanged = unchanged_subjects(pool, in_head, in_base, notes) if selection.trust_hash else set()
     if selection.changed:
@@ -107,6 +108,14 @@ def _ask_base(
     held += [case for case in outside if case["id"] not in refused]
     notes = [f"base: {note}" for note in base["notes"]]
     return {**base, "cases": held}, notes
+
+
+def _unmatched_rules(policy: Policy, selection: Selection, subjects: Iterable[Subject]) -> list[str]:
+    """Notes of the policy's rules that match no case; of other ops' rules too, unless only some files are read."""
+    known = list(subjects)
+    ops = {subject.op for subject in known}
+    rules = [rule for rule in policy.unmatched(known) if not selection.paths or rule.cases.partition("/")[0] in ops]
+    return [f"{rule.place}: the policy's rule for {rule.cases} matches no case" for rule in rules]
 
 
 def _require_matches(selection: Selection, listed: Iterable[Plain], trials: Mapping[Subject, Plain]) -> None:

@@ -23,15 +23,13 @@ from opgauge.harness.judge.estimate import LEAST_PAIRS
 from opgauge.harness.judge.verdict import Subject
 from opgauge.harness.run.environment import differences
 from opgauge.harness.run.tree import Tree
-from opgauge.harness.store import run_queries
+from opgauge.harness.store import LATEST, run_queries
 from opgauge.harness.store.run_queries import RunInfo
 
 FINISHED = frozenset({"finished", "imported"})
 """Statuses of runs that may be compared."""
 LEAST_COMMIT = 6
 """Least characters of an abbreviated commit."""
-LATEST = "last"
-"""Name of the latest run."""
 Chosen = Callable[[Subject], bool]
 
 

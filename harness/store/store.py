@@ -30,6 +30,8 @@ from opgauge.harness.store.run_columns import run_columns
 from opgauge.harness.store.schema import prepare, upgrade
 from opgauge.harness.store.tables import CaseRow, CeilingRow, ResultRow, RunRow, SampleRow
 
+LATEST = "last"
+"""Name of the latest run."""
 RETRIED = (str(Status.TIMEOUT), str(Status.OUT_OF_MEMORY))
 """Statuses that a resumed run measures again: they may be due to the machine at that moment."""
 
@@ -192,7 +194,8 @@ class Store:
             return [_run(row, counts.get(row.id, 0)) for row in found]
 
     def find_run(self, name: str | None = None) -> Run:
-        """The run whose id begins with `name`; if None, the latest with results. Raises NothingError."""
+        """The run whose id begins with `name`; if None or `last`, the latest with results. Raises NothingError."""
+        name = None if name == LATEST else name
         query = select(RunRow).order_by(RunRow.started.desc(), RunRow.id.desc())
         if name is not None:
             query = query.where(RunRow.uuid.startswith(name, autoescape=True))

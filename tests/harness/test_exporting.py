@@ -34,7 +34,7 @@ def flat(tmp_path: Path) -> list[dict[str, Any]]:
         failed = Result(a_result("broken").trial, Status.ERROR, "=cmd|' /C calc'!A0")
         store.add_result(run, failed)
         store.finish_run(run)
-        return records(store.find_run(), store.results(run), {})
+        return records(store.find_run("last"), store.results(run), {})
 
 
 def test_bencher_metric_format(flat: list[dict[str, Any]]) -> None:

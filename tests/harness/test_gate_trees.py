@@ -161,6 +161,16 @@ def test_what_a_kill_left_is_swept_up(tree: TinyTree) -> None:
     assert not any(one.exists() for one in (folder.parent, *kept))
 
 
+def test_rules_of_the_policy_that_match_no_case_are_told(tree: TinyTree, tmp_path: Path) -> None:
+    """A misspelt op or name, whatever is selected; a rule for a case that is not selected is none."""
+    policy = tmp_path / "policy.yaml"
+    names = ("staedy", "steady/tipo*", "steady", "added")
+    policy.write_text("rules:\n" + "".join(f"- {{cases: {name!r}, threshold: 0.1}}\n" for name in names))
+    chosen = ("--base", "HEAD~1", "--op", "steady", "--device", "cpu", "--policy", str(policy))
+    text = tree.opgauge("gate", *chosen, "--dry-run")
+    assert [name for name in names if f"rule for {name} matches no case" in text] == ["staedy", "steady/tipo*"]
+
+
 def test_without_a_base_the_fork_point_is_compared_with(tree: TinyTree) -> None:
     """On the default branch that is the commit before."""
     before = tree.git("rev-parse", "HEAD~1")
