@@ -11,12 +11,15 @@ import pytest
 from hypothesis import settings
 
 from opgauge.ops import available
+from tests.draws import ALL, left_out, seed
 
 if TYPE_CHECKING:
     from tests.shares import Shares
 
 # Set before a library reads it: OpenMP's idle threads would spin after each small kernel, on a core that others want.
 os.environ.setdefault("GOMP_SPINCOUNT", "1000")
+# Coloring what Numba says of each overload that it passes over is a twentieth of its time.
+os.environ.setdefault("NUMBA_DISABLE_ERROR_MESSAGE_HIGHLIGHTING", "1")
 # Numba compiles a seventh faster with one level less, which some kernels' speed needs, and their results do not.
 # What is compiled so is not for others to find.
 os.environ.setdefault("NUMBA_OPT", "2")
@@ -31,6 +34,18 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
+def pytest_configure(config: pytest.Config) -> None:
+    """Draw what this run takes of what is tested at random, before workers start; all of it where `-m` is given."""
+    if config.getoption("markexpr"):
+        os.environ["OPGAUGE_TEST_SEED"] = ALL
+    seed()
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Print the seed, which repeats the run."""
+    terminalreporter.write_line(f"dtypes were drawn: OPGAUGE_TEST_SEED={seed()} repeats this, {ALL} takes all")
+
+
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Shares:
     """With `-n`, each worker is given what belongs together."""
@@ -42,9 +57,14 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Shares:
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Skip tests marked `gpu` without a CUDA device, `experimental` and `thorough` ones unless `-m` names them.
 
+    Tests of dtypes that this run did not draw are deselected.
+
     The contract comes first: it compiles kernels one at a time, where another test, with drawn dtypes and sizes,
     would compile all of an op, and on a busy machine run out of time.
     """
+    undrawn = left_out(items)
+    config.hook.pytest_deselected(items=[item for item in items if item.nodeid in undrawn])
+    items[:] = [item for item in items if item.nodeid not in undrawn]
     items.sort(key=lambda item: not item.nodeid.startswith("tests/test_contract.py"))
     if "cuda" not in available():
         _skip(items, "gpu", "no CUDA device")

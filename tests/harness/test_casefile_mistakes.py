@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from opgauge.harness.case import file as case_file
 from opgauge.harness.case.document import MAX_BYTES
 from opgauge.harness.case.file import load_cases
 from opgauge.harness.errors import CaseFileError, HarnessError
@@ -216,10 +217,11 @@ def test_a_case_in_two_files_names_both_places(tmp_path: Path) -> None:
     assert mistakes_of(first, second) == [(3, 3, f"p_norm 'a' is the same case as 'a' at {first}:3:3")]
 
 
-def test_sweeps_of_one_file_add_up(tmp_path: Path) -> None:
-    """A file may not have more than 10,000 cases, however they are split."""
+def test_sweeps_of_one_file_add_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A file may not have more cases than the limit, here 100, however they are split."""
+    monkeypatch.setattr(case_file, "MAX_CASES", 100)
     sweep = "- {{name: {0}, shapes: {{x: [{1}]}}, dtype: float32, params: {{porder: {2}}}}}\n"
-    orders = list(range(6000))
+    orders = list(range(60))
     text = HEAD + sweep.format("a", 1, orders) + sweep.format("b", 2, orders)
     assert [one[0] for one in mistakes_of(write_cases(tmp_path, text))] == [4]
     parts = (HEAD + sweep.format("a", 1, orders), HEAD + sweep.format("b", 2, orders))

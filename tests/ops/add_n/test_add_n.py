@@ -10,13 +10,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from opgauge.ops import FLOATS, ShapeError, dtype_info, find_op
+from tests.draws import drawn_of
 from tests.ops.attempts import case_of, complaint, inputs_of, ours, outputs_of, passes
 
 OP = "add_n"
 Shape = tuple[int, ...]
 
 
-@given(st.lists(st.integers(0, 9), max_size=5), st.sampled_from(FLOATS))
+@given(st.lists(st.integers(0, 9), max_size=5), st.sampled_from(drawn_of("add_n", FLOATS)))
 @settings(max_examples=50)
 def test_random_shapes(shape: list[int], dtype: str) -> None:
     """Every implementation of ours is exact to one rounding, of any shape, empty and 0-d ones among them."""

@@ -16,6 +16,7 @@ from opgauge.harness.measure.cpu import CpuTimer
 from opgauge.harness.worker.attempt import Attempt
 from opgauge.harness.worker.verify import expect
 from opgauge.ops import FLOATS, ParameterError, ShapeError, find_kernel, find_op
+from tests.draws import drawn_of
 from tests.ops.attempts import case_of, complaint, inputs_of, ours, outputs_of, passes
 from tests.ops.conv_data_grad.scattering import MISTAKES, scatter
 
@@ -127,7 +128,7 @@ def convolutions(draw: st.DrawFn) -> Convolution:
     return Convolution((batch, per_group * groups, *size), (outs, per_group, *kernel), draw(st.booleans()), chosen)
 
 
-@given(convolutions(), st.sampled_from(FLOATS), st.sampled_from(LAYOUTS))
+@given(convolutions(), st.sampled_from(drawn_of("conv_data_grad", FLOATS)), st.sampled_from(LAYOUTS))
 @settings(max_examples=80)
 def test_random_convolutions(made: Convolution, dtype: str, layout: str) -> None:
     """Every implementation of ours is within the bound, whatever the rank, sizes, groups, layout and dtype."""

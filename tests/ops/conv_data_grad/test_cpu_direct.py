@@ -7,6 +7,7 @@ import pytest
 from opgauge.ops import ShapeError
 from opgauge.ops.conv_data_grad import cpu
 from opgauge.ops.conv_data_grad.op import ConvDataGradParams, geometry
+from tests.draws import drawn_of
 from tests.ops.attempts import complaint, inputs_of
 from tests.ops.conv_data_grad.test_conv_data_grad import LAYOUTS, Convolution
 
@@ -30,7 +31,7 @@ def test_grouped_pointwise_channels_last() -> None:
     """1x1 convolutions with few groups and channels last are one product a group, with the addend or without."""
     for add in (False, True):
         made = Convolution((2, 30, 5, 6), (24, 10, 1, 1), add=add, params={"groups": 3})
-        for dtype in ("float32", "float16", "float64"):
+        for dtype in drawn_of("conv_data_grad", ("float32", "float16", "float64")):
             case = made.case(dtype, "channels_last")
             assert complaint(case, inputs_of(case), "optimized") == ""
 

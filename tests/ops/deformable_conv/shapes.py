@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from opgauge.harness.case.case import Case
 from opgauge.harness.worker.inputs import Inputs
 from opgauge.ops import FLOATS
+from tests.draws import drawn_of
 from tests.ops.attempts import case_of, inputs_of
 
 Shape = tuple[int, ...]
@@ -100,7 +101,7 @@ def convolutions(draw: st.DrawFn) -> Drawn:
     return Drawn(
         (batch, channels, *size),
         (groups * draw(pick(2)), channels // groups, *kernel),
-        draw(st.sampled_from(FLOATS)),
+        draw(st.sampled_from(drawn_of("deformable_conv", FLOATS))),
         draw(st.booleans()),
         draw(st.integers(0, 99)),
         {**pairs, "groups": groups, "deformable_groups": parts, "im2col_step": step},

@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from opgauge.ops import ParameterError, ShapeError, call, dtype_info, find_op
+from opgauge.ops import FLOATS, ParameterError, ShapeError, call, dtype_info, find_op
+from tests.draws import drawn_of
 from tests.ops.attempts import case_of, complaint, inputs_of, ours, outputs_of, passes
 
 Shape = tuple[int, ...]
@@ -27,7 +28,7 @@ def broadcasts(draw: st.DrawFn) -> tuple[Shape, Shape, Shape]:
     return partly(), partly(), partly()
 
 
-@given(broadcasts(), st.sampled_from(["float16", "bfloat16", "float32", "float64"]), st.booleans())
+@given(broadcasts(), st.sampled_from(drawn_of("lerp", FLOATS)), st.booleans())
 @settings(max_examples=60)
 def test_random_broadcasts(shapes: tuple[Shape, Shape, Shape], dtype: str, as_number: bool) -> None:
     """Both ops, every implementation of ours, agree with the reference on whatever broadcasts."""

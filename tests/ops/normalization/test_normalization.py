@@ -16,6 +16,7 @@ from opgauge.harness.case.case import Case
 from opgauge.harness.worker.inputs import Inputs
 from opgauge.harness.worker.verify import expect
 from opgauge.ops import FLOATS, AxisError, OpError, ParameterError, ShapeError, find_op
+from tests.draws import drawn_of
 from tests.ops.attempts import case_of, complaint, inputs_of, ours, outputs_of, passes
 
 OP = "normalization"
@@ -102,7 +103,7 @@ def normalizations(draw: st.DrawFn) -> Drawn:
         "momentum": draw(st.sampled_from([0.0, 0.1, 0.9, 1.0])),
     }
     moving = not training or draw(st.booleans())
-    return Drawn(shape, draw(st.sampled_from(FLOATS)), moving, draw(st.booleans()), params)
+    return Drawn(shape, draw(st.sampled_from(drawn_of("normalization", FLOATS))), moving, draw(st.booleans()), params)
 
 
 @given(normalizations())

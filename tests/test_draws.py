@@ -1,0 +1,80 @@
+"""A run tests part of the dtypes; all runs together test all of them."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from opgauge.ops import DTYPES, FLOATS
+from tests import draws
+
+SEEDS = range(60)
+
+
+def items(test: str, *dtypes: str, marker: str = "") -> Any:
+    """Tests that differ in their dtype."""
+    return [
+        SimpleNamespace(
+            nodeid=f"{test}[p_norm-{dtype}]",
+            callspec=SimpleNamespace(params={"dtype": dtype}),
+            get_closest_marker=lambda name: name == marker,
+        )
+        for dtype in dtypes
+    ]
+
+
+def test_runs_draw_every_dtype(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each has float32, one other float and two others; another seed has others, and none is left out by all."""
+    seen = set()
+    for number in SEEDS:
+        monkeypatch.setenv("OPGAUGE_TEST_SEED", str(number))
+        found = draws.drawn_of("p_norm", DTYPES)
+        assert found == draws.drawn_of("p_norm", DTYPES)
+        assert "float32" in found
+        assert (len(found), len(set(found) & set(FLOATS))) == (4, 2)
+        assert set(draws.drawn_of("p_norm", FLOATS)) == set(found) & set(FLOATS)
+        seen |= set(found)
+    assert seen == set(DTYPES)
+
+
+def test_a_test_with_a_dtype_of_its_own_is_never_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What no other dtype tests is kept, and so are tests on a GPU and those that compile nothing."""
+    for number in SEEDS:
+        monkeypatch.setenv("OPGAUGE_TEST_SEED", str(number))
+        assert not draws.left_out(items("tests/ops/p_norm/test_kernels.py::test_a", "float16"))
+        assert not draws.left_out(items("tests/ops/p_norm/test_kernels.py::test_a", *FLOATS, marker="gpu"))
+        assert not draws.left_out(items("tests/ops/p_norm/test_cuda_plans.py::test_a", *FLOATS))
+        assert len(draws.left_out(items("tests/ops/p_norm/test_kernels.py::test_a", "float16", "bfloat16"))) == 1
+
+
+def test_tests_of_one_op_draw_alike(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The contract, the meaning of an op and its gradient compile the same kernels."""
+    for number in SEEDS:
+        monkeypatch.setenv("OPGAUGE_TEST_SEED", str(number))
+        found = [
+            {name.rpartition("-")[2] for name in draws.left_out(items(test, *FLOATS))}
+            for test in ("tests/ops/p_norm/test_kernels.py::test_a", "tests/ops/p_norm/test_bounds.py::test_b")
+        ]
+        assert found[0] == found[1] == {f"{name}]" for name in set(FLOATS) - set(draws.drawn_of("p_norm", FLOATS))}
+
+
+def test_all_leaves_nothing_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    """`OPGAUGE_TEST_SEED=all` takes every value."""
+    monkeypatch.setenv("OPGAUGE_TEST_SEED", draws.ALL)
+    assert draws.drawn_of("p_norm", DTYPES) == tuple(DTYPES)
+    assert draws.some("a", range(9), 2) == tuple(range(9))
+    assert not draws.left_out(items("tests/ops/p_norm/test_kernels.py::test_a", *FLOATS))
+
+
+def test_some_of_many_are_drawn_in_their_order(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As many as asked for; over runs each of them."""
+    seen = set()
+    for number in SEEDS:
+        monkeypatch.setenv("OPGAUGE_TEST_SEED", str(number))
+        found = draws.some("a", range(9), 3)
+        assert list(found) == sorted(set(found))
+        assert len(found) == 3
+        seen |= set(found)
+    assert seen == set(range(9))
