@@ -21,7 +21,7 @@ MEASURES ?= $(BIN)/python
 FIGURES := tests/data/h200
 SOURCE := $(VENV)/source/opgauge
 
-.PHONY: run test tests lint demo docs site fuzz figures history lock clean
+.PHONY: run test tests postgresql explore lint demo docs site fuzz figures history lock clean
 
 # All is compiled and checked by all cores at once before the first is measured; where it is open who is fastest, two
 # more processes decide.
@@ -32,11 +32,16 @@ run: $(VENV)/.run
 test:
 	$(MAKE) --no-print-directory --jobs=2 $(VENV)/.test $(VENV)/.browser
 	$(MAKE) --no-print-directory --jobs=2 lint tests
+	$(MAKE) --no-print-directory --jobs=2 postgresql explore
 
-# The store and the service are tested on SQLite, and then on PostgreSQL, where there are a server's programs.
 tests: $(VENV)/.test $(VENV)/.browser
 	$(BIN)/python -m pytest -q -n 3
-	$(BIN)/python -m tests.postgresql -n 3
+
+# The store and the service once more, on PostgreSQL, where there are a server's programs.
+postgresql: $(VENV)/.test
+	$(BIN)/python -m tests.postgresql -n 2
+
+explore: $(VENV)/.test
 	NUMBA_OPT=2 NUMBA_CACHE_DIR=.pytest_cache/numba $(BIN)/opgauge explore --wrong --device cpu --time 60 \
 	  --megabytes 4 --db sqlite:///.pytest_cache/explore.db -o .pytest_cache/found.yaml
 
@@ -70,9 +75,12 @@ docs: $(VENV)/.run
 	$(BIN)/python -m tools.documentation
 
 # Coverage-guided fuzzing of every reader of files, a minute in all.
-fuzz: $(VENV)/.test
-	for target in cases policy waivers configuration tuning imports submissions bodies messages; do \
-	  $(BIN)/python -m tests.fuzz $$target -max_total_time=7 -verbosity=0 || exit 1; done
+FUZZED := cases policy waivers configuration tuning imports submissions bodies messages
+.PHONY: $(FUZZED:%=fuzz-%)
+fuzz: $(FUZZED:%=fuzz-%)
+
+$(FUZZED:%=fuzz-%): fuzz-%: $(VENV)/.test
+	$(BIN)/python -m tests.fuzz $* -max_total_time=7 -verbosity=0
 
 # The pages of docs/ as a site in build/site; a broken link is an error.
 site: $(VENV)/.test $(SOURCE)

@@ -12,9 +12,10 @@ from hypothesis import settings
 
 from opgauge.ops import available
 from tests.draws import ALL, left_out, seed
+from tests.shares import order_of
 
 if TYPE_CHECKING:
-    from tests.shares import Shares
+    from tests.scheduling import Shares
 
 # Set before a library reads it: OpenMP's idle threads would spin after each small kernel, on a core that others want.
 os.environ.setdefault("GOMP_SPINCOUNT", "1000")
@@ -43,13 +44,13 @@ def pytest_configure(config: pytest.Config) -> None:
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     """Print the seed, which repeats the run."""
-    terminalreporter.write_line(f"dtypes were drawn: OPGAUGE_TEST_SEED={seed()} repeats this, {ALL} takes all")
+    terminalreporter.write_line(f"parts were drawn: OPGAUGE_TEST_SEED={seed()} repeats this, {ALL} takes all")
 
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Shares:
     """With `-n`, each worker is given what belongs together."""
-    from tests.shares import Shares
+    from tests.scheduling import Shares
 
     return Shares(config, log)
 
@@ -59,13 +60,12 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
     Tests of dtypes that this run did not draw are deselected.
 
-    The contract comes first: it compiles kernels one at a time, where another test, with drawn dtypes and sizes,
-    would compile all of an op, and on a busy machine run out of time.
+    Tests that take long come first (`order_of`).
     """
     undrawn = left_out(items)
     config.hook.pytest_deselected(items=[item for item in items if item.nodeid in undrawn])
     items[:] = [item for item in items if item.nodeid not in undrawn]
-    items.sort(key=lambda item: not item.nodeid.startswith("tests/test_contract.py"))
+    items.sort(key=lambda item: order_of(item.nodeid))
     if "cuda" not in available():
         _skip(items, "gpu", "no CUDA device")
     for marker in ("experimental", "thorough"):

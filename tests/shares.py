@@ -1,16 +1,26 @@
-"""Which tests one worker of pytest-xdist should run after another, so that it compiles or sets up once."""
+"""Which tests one process should run after another, so that it compiles or sets up once, and in which order."""
 
 from __future__ import annotations
 
 import re
-
-from xdist.scheduler import LoadScopeScheduling
 
 _KERNEL = re.compile(
     r"tests/(?:test_contract\.py::\w+\[|ops/(?:core/test_tuning\.py::test_every_candidate\w+\[)?)(\w+)"
 )
 _NODES = {"normalization", "conv_data", "resnet50_adds", "residual_block"}
 """What `residual` is made of, whose kernels it compiles."""
+_LONGEST = (
+    "kernels of residual",
+    "kernels of deformable_conv",
+    "kernels of p_norm",
+    "tests/harness/test_cluster.py",
+    "tests/harness/test_gate_project.py",
+    "tests/harness/test_gate_trees.py",
+    "kernels of core",
+    "tests/test_emulated.py",
+    "tests/cheats/test_cheats.py",
+)
+"""Shares that take minutes, longest first: run last, one of them would leave other workers idle."""
 
 
 def share_of(nodeid: str) -> str:
@@ -25,8 +35,12 @@ def share_of(nodeid: str) -> str:
     return nodeid if nodeid.startswith("tests/test_cuda_sources.py") else nodeid.partition("::")[0]
 
 
-class Shares(LoadScopeScheduling):  # type: ignore[misc]  # xdist is untyped
-    """Hands out whole shares, those of most tests first."""
+def order_of(nodeid: str) -> tuple[int, bool]:
+    """Sort key of a test: the longest shares come first, and in a share the contract.
 
-    def _split_scope(self, nodeid: str) -> str:
-        return share_of(nodeid)
+    The contract compiles kernels one at a time, where another test, with drawn dtypes and sizes, would compile all of
+    an op, and on a busy machine run out of time.
+    """
+    share = share_of(nodeid)
+    rank = _LONGEST.index(share) if share in _LONGEST else len(_LONGEST)
+    return rank, not nodeid.startswith("tests/test_contract.py")

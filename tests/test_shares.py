@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.shares import share_of
+from tests.shares import order_of, share_of
 
 
 @pytest.mark.parametrize(
@@ -27,3 +27,14 @@ from tests.shares import share_of
 def test_what_compiles_the_same_is_one_share(nodeid: str, share: str) -> None:
     """Contract, meaning and launch parameters of an op go together; files do otherwise; CUDA sources go alone."""
     assert share_of(nodeid) == share
+
+
+def test_long_shares_begin_with_the_contract() -> None:
+    """What takes minutes comes before what takes seconds, and of an op the contract first."""
+    given = [
+        "tests/harness/test_cli.py::test_list",
+        "tests/ops/p_norm/test_kernels.py::test_empty[shape0-0]",
+        "tests/test_contract.py::test_kernel[p_norm/optimized/cpu/float32/offset]",
+        "tests/harness/test_cluster.py::test_a",
+    ]
+    assert sorted(given, key=order_of) == [given[2], given[1], given[3], given[0]]
