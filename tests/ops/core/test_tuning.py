@@ -16,7 +16,7 @@ from opgauge.harness.measure import timer_for
 from opgauge.harness.worker.attempt import Attempt
 from opgauge.harness.worker.inputs import Inputs, make_inputs
 from opgauge.harness.worker.verify import Expected, expect
-from opgauge.ops import BACKENDS, DuplicateError, TuningError, find_kernel, find_op
+from opgauge.ops import BACKENDS, DTYPES, DuplicateError, TuningError, find_kernel, find_op
 from opgauge.ops._core import tuning
 from opgauge.ops._core.backend import device_model
 from opgauge.ops._core.tuning import Parameter
@@ -27,6 +27,7 @@ from opgauge.ops.lerp import cuda_grad as lerp
 from opgauge.ops.normalization import channels_first, channels_first_plan, channels_last, passes
 from opgauge.ops.normalization.call import View
 from opgauge.ops.p_norm import cuda_grad as p_norm
+from tests.draws import drawn_of
 
 CASES = Path(__file__).parents[3] / "cases"
 MULTIPROCESSORS = 132
@@ -218,8 +219,9 @@ def test_shipped_files_are_right() -> None:
 
 @cache
 def small(op: str) -> tuple[tuple[Case, Inputs, Expected], ...]:
-    """The small cases of an op, with inputs and reference."""
-    found = [case for case in load_cases([CASES], tags=["smoke"]) if case.op == op]
+    """The small cases of an op in the dtypes that this run draws, with inputs and reference."""
+    dtypes = drawn_of(op, DTYPES)
+    found = [case for case in load_cases([CASES], tags=["smoke"]) if case.op == op and case.dtype in dtypes]
     prepared = ((case, make_inputs(case)) for case in found)
     return tuple((case, inputs, expect(case, inputs)) for case, inputs in prepared)
 
