@@ -22,6 +22,11 @@ SAMPLE_NS = 1_000_000
 """Least duration of a sample, so that the cost of reading the clock is negligible."""
 MAX_CALLS = 100_000
 """Most calls per sample."""
+LEAST_WARM_UP, WARM_UP_CPU_NS = 3, 20_000_000
+"""Least calls that decide how many a sample has, and CPU time after which fewer are enough.
+
+A first call that waits for its CPU may outlast the warm-up: samples of one call would follow, however short it is.
+"""
 MOST_REPEATED = 0.5
 """Most repeated samples per kept sample; samples are repeated if other processes used the cores."""
 LONG_NS = 20_000_000
@@ -108,14 +113,17 @@ def threads_in_use() -> int:
 
 
 def _warm_up(call: Bound, limits: Limits) -> tuple[int, float, Any]:
-    """Call for a while, or once to measure the duration: number of calls, least time in ns, last returned value."""
+    """Call for a while, or a few times to measure the duration: number of calls, least time in ns, last value."""
     count, fastest, returned = 0, float("inf"), None
-    after = perf_counter_ns()
+    least = 0 if limits.calls else LEAST_WARM_UP
+    after, busy = perf_counter_ns(), process_time_ns()
     end = after + int(limits.warmup_s * 1e9)
-    while after < end or not (count or limits.calls):
+    while after < end or count < least:
         before = perf_counter_ns()
         returned = call()
         after = perf_counter_ns()
+        if process_time_ns() - busy > WARM_UP_CPU_NS:
+            least = 0
         count, fastest = count + 1, min(fastest, after - before)
     return count, fastest, returned
 

@@ -17,7 +17,7 @@ import numpy as np
 
 from opgauge.harness.worker.attempt import Attempt, WrongError
 from opgauge.harness.worker.bits import has_bits
-from opgauge.harness.worker.emphasis import choose_slices, emphasize, emphasize_all, write_inputs
+from opgauge.harness.worker.emphasis import choose_slices, emphasize, write_inputs
 from opgauge.harness.worker.input_changes import FreshValues, InputChange, InputChanges
 from opgauge.harness.worker.inputs import Inputs, on_host
 from opgauge.harness.worker.left_threads import others_ns
@@ -27,12 +27,16 @@ from opgauge.ops import Bound, dtype_info
 from opgauge.ops._core.backend import to_numpy
 from opgauge.ops._core.op import Array
 
-SHARE = 0.04
-"""Largest share of a trial's time for poisoning and comparing whole outputs; parts of them always are."""
+SHARE, DEVICE_SHARE = 0.02, 0.04
+"""Largest share of the kernel's sampling time for poisoning and comparing whole outputs, and for fresh values.
+
+Both are done at least once; parts of the outputs are poisoned and compared each time. A GPU has no single calls beside
+the samples, so it gets more.
+"""
+DEVICE_FRESH_S = 0.03
+"""Seconds for fresh values per trial on a GPU, if its share is less."""
 SMALL_BYTES = 64 << 10
 """Size up to which outputs are poisoned and compared whole each time."""
-FRESH_S = 0.03
-"""Seconds for fresh values per trial, in addition to its share."""
 PROBED = 64
 """Elements of each output that are read right after a call has returned."""
 JUDGED = 4
@@ -44,16 +48,16 @@ LOOSE = {"float16": 2e-2, "bfloat16": 1e-1, "float32": 1e-3, "float64": 1e-6}
 
 
 class _TimeShare:
-    """Seconds spent on one kind of check, of which a trial allows a share."""
+    """Seconds spent on one kind of check, which are limited to a share of the sampling time."""
 
     def __init__(self, share: float, least_s: float = 0.0) -> None:
         self._share, self._least_s = share, least_s
         self._spent_s = self._last_s = 0.0
 
-    def has_room(self, elapsed_s: float) -> bool:
-        """Whether one more check fits, `elapsed_s` seconds into the trial; the first always does."""
+    def has_room(self, sampled_s: float) -> bool:
+        """Whether one more check fits after so many seconds of sampling; the first always does."""
         needed_s = self._spent_s + self._last_s
-        return not needed_s or needed_s <= max(self._least_s, self._share * elapsed_s)
+        return not needed_s or needed_s <= max(self._least_s, self._share * sampled_s)
 
     def add(self, spent_s: float) -> None:
         """Count one check."""
@@ -77,11 +81,12 @@ class Audit:
             emphasized=attempt.kernel.relaxed == 1,
         )
         self._bytes = sum(int(array.nbytes) for array in attempt.accepted.values())
-        self._begun = perf_counter()
+        self._sampled_s = 0.0
         self.others_ns = others_ns()  # before the audited calls
-        self._whole = _TimeShare(SHARE)
-        self._fresh = _TimeShare(SHARE, FRESH_S)
-        self._started = 0.0
+        is_cpu = attempt.kernel.key.backend == "cpu"
+        self._whole = _TimeShare(SHARE if is_cpu else DEVICE_SHARE)
+        self._fresh = _TimeShare(SHARE) if is_cpu else _TimeShare(DEVICE_SHARE, DEVICE_FRESH_S)
+        self._started = self._ended = 0.0
         self._called_ns = 0
         self._probes: dict[str, Array] = {}
         self._change: InputChange | None = None
@@ -96,10 +101,10 @@ class Audit:
 
     def before(self) -> None:
         """Change inputs and poison outputs; not timed."""
-        elapsed = perf_counter() - self._begun
+        sampled_s = self._sampled_s
         self.change(
-            whole=self._bytes <= SMALL_BYTES or self._whole.has_room(elapsed),
-            fresh=self._fresh.has_room(elapsed) and (not self.fresh or bool(self.rng.random() < 1 / 2)),
+            whole=self._bytes <= SMALL_BYTES or self._whole.has_room(sampled_s),
+            fresh=self._fresh.has_room(sampled_s) and (not self.fresh or bool(self.rng.random() < 1 / 2)),
         )
 
     def change(self, *, whole: bool, fresh: bool) -> None:
@@ -116,7 +121,8 @@ class Audit:
             self.changes.apply(change, buffers.inputs, is_input=True)
         self._probes = {name: self._draw_probe(name, array, whole=whole) for name, array in buffers.out.items()}
         self._change = change
-        self._started = perf_counter() - begun
+        self._ended = perf_counter()
+        self._started = self._ended - begun
         self._called_ns = process_time_ns()
 
     def after(self, returned: Any, *, judged: bool = True) -> None:
@@ -124,6 +130,7 @@ class Audit:
         took_ns, change, begun = process_time_ns() - self._called_ns, self._change, perf_counter()
         if change is None:
             return
+        self._sampled_s += begun - self._ended
         outputs = self._attempt.outputs(returned)
         if judged:
             seen = {name: _at(outputs[name], probe) for name, probe in self._probes.items() if name in outputs}
@@ -139,7 +146,7 @@ class Audit:
         if change.fresh is not None:
             self.fresh += 1
             self._fresh.add(spent)
-        if self._bytes > SMALL_BYTES and change.whole:
+        elif self._bytes > SMALL_BYTES and change.whole:
             self._whole.add(spent)
 
     def undo(self) -> None:
@@ -210,37 +217,26 @@ class Audit:
                 raise WrongError(reason)
 
     def check_emphasis(self, call: Bound) -> None:
-        """Call once on inputs in which few elements dominate (see `emphasis`); raises WrongError."""
-        attempt, case = self._attempt, self._attempt.case
-        chosen = None if attempt.captures_inputs else choose_slices(case, self._variation, self.rng)
-        if chosen is None or attempt.kernel.relaxed != 1:
+        """Call once on inputs in which few elements dominate (see `emphasis`); raises WrongError.
+
+        Cases without independent slices have such values in their first sample instead.
+        """
+        attempt, case, axes = self._attempt, self._attempt.case, self._variation
+        if attempt.captures_inputs or attempt.kernel.relaxed != 1 or not isinstance(axes, Exchange):
             return
-        inputs = attempt.buffers.inputs
-        if isinstance(self._variation, Exchange) and chosen:
-            axes, number = self._variation, len(chosen)
-            values = on_host(take(inputs, axes.inputs, chosen))
-            changed = emphasize(case, values, axes.inputs, self.rng)
-            part = expect_slices(case, Exchange(axes.inputs, axes.outputs, number), changed, range(number))
-            if part is None:
-                return
-            expected = part
-        else:
-            axes = None
-            values = {name: to_numpy(array).copy() for name, array in inputs.items()}
-            changed = {
-                name: array.reshape(values[name].shape) for name, array in emphasize_all(case, values, self.rng).items()
-            }
-            expected = expect(case, Inputs(changed))
+        chosen, inputs = choose_slices(case, axes, self.rng), attempt.buffers.inputs
+        values = on_host(take(inputs, axes.inputs, chosen))
+        changed = emphasize(case, values, axes.inputs, self.rng)
+        part = Exchange(axes.inputs, axes.outputs, len(chosen))
+        expected = expect_slices(case, part, changed, range(len(chosen)))
+        if expected is None:
+            return
         write_inputs(inputs, axes, chosen, changed)
         try:
             outputs = attempt.outputs(attempt.call(call, 1))
-            got = outputs if axes is None else take(outputs, axes.outputs, chosen)
-            found = check(on_host(got), expected, attempt.kernel.relaxed)
-            if (
-                not found.ok and axes is not None
-            ):  # the probe may have found slices that are not independent: judge all outputs
-                host = on_host(outputs)
-                found = check(host, self._expected_now(), attempt.kernel.relaxed)
+            found = check(on_host(take(outputs, axes.outputs, chosen)), expected, attempt.kernel.relaxed)
+            if not found.ok:  # the probe may have found slices that are not independent: judge all outputs
+                found = check(on_host(outputs), self._expected_now(), attempt.kernel.relaxed)
         finally:
             write_inputs(inputs, axes, chosen, values)
         if not found.ok:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -31,7 +31,7 @@ from opgauge.harness.worker.kept import is_kept, keep_expected, keep_values, rec
 from opgauge.harness.worker.left_threads import LeftThreads, Snapshot
 from opgauge.harness.worker.phases import Phases
 from opgauge.harness.worker.shared_memory import allocating_in
-from opgauge.harness.worker.single_calls import check_beside
+from opgauge.harness.worker.single_calls import check_beside, check_samples
 from opgauge.harness.worker.state import ProcessState, observe, restore
 from opgauge.harness.worker.variation import find_variation
 from opgauge.harness.worker.verify import Expected, expect
@@ -106,6 +106,8 @@ class Bench:
         phases.written_share = round(work.bytes_written / work.bytes, 4) if work.bytes else None
         result = Result(trial, Status.OK, bytes=work.bytes, flops=work.flops, block=block)
         ready = None
+        with suppress(*FAULTS):  # loads the timer, of which a kernel may replace parts after `observe` only
+            self._calibration(trial.device)
         before, self.threads, self.left_used = observe(), LeftThreads(), []
         try:
             found = find_trial_kernel(trial, cpu_fallback=cpu_fallback)
@@ -159,12 +161,15 @@ class Bench:
     def sample(self, implementation: str, limits: Limits, *, is_last: bool = False) -> Result:
         """Further samples of a resident implementation only; or its failure.
 
-        is_last: also check one more call, on the original inputs.
+        is_last: also compare all samples with each other, and check one more call, on the original inputs.
         """
         (ready, result), phases = self.held[implementation], Phases()
         try:
             with self._repairing(ready.attempt):
                 measurement = self._sample(ready, phases, limits)
+                if is_last and ready.compares_samples:
+                    phases.begin(protocol.SINGLE_CALLS)
+                    check_samples(ready.audit, ready.attempt, ready.call, measurement)
                 if is_last:
                     self._check_after(ready, phases)
                 result = replace(result, measurement=measurement)
@@ -259,7 +264,8 @@ class Bench:
                     ready.audit.check_emphasis(call)
                 measurement = self._sample(ready, phases, limits, audited=not is_brief)
                 if extra_checks:
-                    check_beside(ready.audit, attempt, call, measurement, phases)
+                    check_beside(ready.audit, attempt, call, measurement, phases, more_follow=hold)
+                    ready.compares_samples = hold
                 if not is_brief:
                     self._check_after(ready, phases)
                 phases.varied = ready.audit.varied > 0
@@ -308,7 +314,7 @@ class Bench:
 class _Ready:
     """A kernel that was called and is valid, to be measured, and its expected outputs.
 
-    returned: value of the last checked call.
+    returned: value of the last checked call. compares_samples: whether `check_samples` follows the last sample.
     """
 
     attempt: Attempt
@@ -317,6 +323,7 @@ class _Ready:
     audit: Audit
     threads: LeftThreads
     returned: Any = None
+    compares_samples: bool = False
 
 
 def _recording(module: str) -> AbstractContextManager[Mapping[str, Any]]:

@@ -13,7 +13,7 @@ import numpy as np
 
 from opgauge.harness.case.case import Case
 from opgauge.harness.worker.inputs import with_derived
-from opgauge.harness.worker.variation import Exchange, Variation, along
+from opgauge.harness.worker.variation import LARGE_SLICE, Exchange, along, slice_elements
 from opgauge.ops import dtype_info
 from opgauge.ops._core.backend import cupy
 from opgauge.ops._core.op import Array
@@ -31,18 +31,17 @@ OPPOSITE = -15 / 16
 
 The mean of a slice is then small too: a variance would sum its square in place of each small element, and lose that.
 """
-SLICES = 4
-"""Changed slices: the large elements are the last ones of one, the first ones of one, and elsewhere in the others."""
-MOST_ELEMENTS = 1 << 20
-"""Most elements of a case without independent slices, whose reference is computed again as a whole."""
+SLICES, FEW_SLICES = 4, 2
+"""Changed slices, and those of cases whose slices are large, since each needs a reference.
+
+The large elements are the last ones of one slice, the first ones of one, and elsewhere in the others.
+"""
 
 
-def choose_slices(case: Case, variation: Variation | None, rng: np.random.Generator) -> list[int] | None:
-    """Slices to change; empty for the whole of a case without independent ones; None if that would cost too much."""
-    if isinstance(variation, Exchange):
-        return sorted({variation.size - 1, 0, *(int(one) for one in rng.integers(0, variation.size, SLICES - 2))})
-    specs = case.resolved.inputs.values()
-    return [] if sum(spec.size for spec in specs) <= MOST_ELEMENTS else None
+def choose_slices(case: Case, axes: Exchange, rng: np.random.Generator) -> list[int]:
+    """Slices to change, always the first and the last."""
+    number = FEW_SLICES if slice_elements(case, axes) > LARGE_SLICE else SLICES
+    return sorted({axes.size - 1, 0, *(int(one) for one in rng.integers(0, axes.size, number - 2))})
 
 
 def emphasize(

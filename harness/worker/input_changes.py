@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from opgauge.harness.case.case import Case
-from opgauge.harness.worker.emphasis import emphasize, write_inputs
+from opgauge.harness.worker.emphasis import emphasize, emphasize_all, write_inputs
 from opgauge.harness.worker.inputs import Inputs, on_host, with_derived
 from opgauge.harness.worker.variation import Exchange, Scaling, Variation, along, expect_slices, take
 from opgauge.harness.worker.verify import Expected, expect
@@ -25,7 +25,7 @@ from opgauge.ops._core.op import Array
 
 MOST_EXCHANGED = 64
 """Most slices that are exchanged with as many others."""
-LARGEST_SLICES = 1 << 20
+LARGEST_SLICES = 1 << 17
 """Most bytes of exchanged slices, if single slices are smaller."""
 FRESH_SLICES = 2
 """Slices that get fresh values, and slices that are judged if all inputs have fresh values."""
@@ -87,6 +87,7 @@ class InputChanges:
         self._rng = rng
         self._emphasized = emphasized
         self._derives: bool | None = None
+        self._has_emphasized = False
         self._elements = sum(int(array.size) for array in inputs.values())
 
     def choose(self, *, whole: bool) -> InputChange:
@@ -184,8 +185,17 @@ class InputChanges:
         return FreshValues(chosen, is_whole=True, expected=expected)
 
     def _freshen_undivided(self) -> FreshValues:
-        values = {name: _fresh(to_numpy(array), self._rng) for name, array in self._inputs.items()}
-        changed = dict(with_derived(self._case, values).values)
+        """Write fresh values into all inputs, the first time such that a few elements decide.
+
+        Each time needs a reference of the whole case, so emphasized inputs have no call of their own.
+        """
+        if self._emphasized and not self._has_emphasized:
+            values = {name: to_numpy(array).copy() for name, array in self._inputs.items()}
+            changed = emphasize_all(self._case, values, self._rng)
+            self._has_emphasized = True
+        else:
+            values = {name: _fresh(to_numpy(array), self._rng) for name, array in self._inputs.items()}
+            changed = dict(with_derived(self._case, values).values)
         write_inputs(self._inputs, None, [], changed)
         return FreshValues(None, is_whole=True, expected=lambda: expect(self._case, Inputs(changed)))
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from math import inf
 from time import perf_counter, perf_counter_ns, process_time_ns, sleep
 
 from opgauge.harness.result.result import Measurement
@@ -14,8 +15,8 @@ from opgauge.harness.worker.phases import Phases
 from opgauge.harness.worker.succession import Succession
 from opgauge.ops import Bound
 
-SINGLE_S, LEAST_SINGLE, MOST_SINGLE, PAIRED_SINGLE = 0.02, 4, 200, 40
-"""Single calls: seconds of them, least and largest number, and number of those compared with unchanged inputs."""
+LEAST_SINGLE, SINGLE_S, SURE_SINGLE, MOST_SINGLE, PAIRED_SINGLE = 2, 0.02, 8, 200, 40
+"""Single calls: least number; seconds, least and largest number before a difference counts; number of pairs."""
 MOST_DEARER, LEAST_DEARER_NS = 1.6, 2_000
 """Largest ratio of a call on changed inputs to one on unchanged inputs, and least difference in ns."""
 MOST_SLOWER, SLACK_NS, THREADS_SLACK_NS = 8.0, 50_000, 100_000_000
@@ -34,22 +35,28 @@ ROUNDS = 3
 JUDGED = 2
 """Calls on fresh values of each round whose outputs are judged."""
 LONG_NS = 50_000_000
-"""Time of a call above which only samples are compared, unless they differ."""
-LEAST_SAMPLES, PAIRS = 2, 3
-"""Samples of each kind that are compared, and pairs of calls that confirm a difference."""
+"""CPU time of a call above which only samples are compared, unless they differ."""
+LEAST_SAMPLES, LEAST_PAIRS, PAIRS = 3, 2, 9
+"""Samples after partial changes that are compared; least and most pairs of calls that confirm a difference."""
 
 
-def check_beside(audit: Audit, attempt: Attempt, call: Bound, repeated: Measurement, phases: Phases) -> None:
+def check_beside(
+    audit: Audit, attempt: Attempt, call: Bound, repeated: Measurement, phases: Phases, *, more_follow: bool
+) -> None:
     """Check calls beside the samples: right after each other and one by one, and threads between calls.
 
-    Raises WrongError. repeated: the kernel's samples.
+    Raises WrongError. repeated: the kernel's samples. more_follow: whether more samples follow, after which
+    `check_samples` is called.
     """
     phases.begin(protocol.SUCCESSION)
     check_succession(audit, attempt, call, repeated)
     phases.begin(protocol.IDLE)
     check_idle(audit, attempt)
     phases.begin(protocol.SINGLE_CALLS)
-    check_single_calls(audit, attempt, call, repeated)
+    if repeated.calls_per_sample > 1:
+        check_single_calls(audit, attempt, call, repeated)
+    elif not more_follow:
+        check_samples(audit, attempt, call, repeated)
 
 
 def check_succession(audit: Audit, attempt: Attempt, call: Bound, repeated: Measurement) -> None:
@@ -74,9 +81,6 @@ def check_single_calls(audit: Audit, attempt: Attempt, call: Bound, repeated: Me
     """
     if attempt.kernel.key.backend != "cpu":
         return
-    if repeated.calls_per_sample == 1:
-        _compare_samples(audit, call, repeated)
-        return
     if audit.can_freshen:
         try:
             Succession(attempt, call, audit.rng).check_times(repeated.calls_per_sample, repeated.median_ns)
@@ -86,57 +90,71 @@ def check_single_calls(audit: Audit, attempt: Attempt, call: Bound, repeated: Me
     busy_ns = sum(repeated.cpu_ns) / max(len(repeated.cpu_ns), 1)
     slack_ns = THREADS_SLACK_NS if busy_ns > MANY_THREADS * usual_ns else SLACK_NS
     pause_s = PAUSE_S if usual_ns > THREADS_NS else 0.0
+    most_ns = inf if attempt.kernel.arrays == "torch" else MOST_SLOWER * usual_ns + slack_ns
     for _ in range(ROUNDS):
-        changed_ns, unchanged_ns = _time_single_calls(audit, call, pause_s)
-        if changed_ns > MOST_DEARER * unchanged_ns + LEAST_DEARER_NS:
+        changed_ns, unchanged_ns = _time_single_calls(audit, call, pause_s, most_ns)
+        if changed_ns > _most_ns(unchanged_ns):
             changed, unchanged = time_text(changed_ns), time_text(unchanged_ns)
             reason = f"a call takes {changed} on changed inputs and {unchanged} on unchanged ones"
             continue
-        if attempt.kernel.arrays == "torch" or changed_ns <= MOST_SLOWER * usual_ns + slack_ns:
+        if changed_ns <= most_ns:
             return
         reason = f"a call takes {time_text(changed_ns)} by itself and {time_text(usual_ns)} right after another one"
     reason += ": it does not repeat its work"
     raise WrongError(reason)
 
 
-def _time_single_calls(audit: Audit, call: Bound, pause_s: float) -> tuple[float, float]:
-    """Least times in ns of single calls on changed inputs, the first of which are checked, and on unchanged ones."""
+def _time_single_calls(audit: Audit, call: Bound, pause_s: float, most_ns: float) -> tuple[float, float]:
+    """Least times in ns of single calls on changed inputs, the first of which are checked, and on unchanged ones.
+
+    After the least number of calls it ends as soon as those on changed inputs take neither longer than the others nor
+    more than `most_ns`.
+    """
     changed: list[int] = []
     unchanged: list[int] = []
     end = perf_counter() + SINGLE_S
-    while len(changed) < LEAST_SINGLE or (perf_counter() < end and len(changed) < MOST_SINGLE):
+    while len(changed) < MOST_SINGLE and (len(changed) < SURE_SINGLE or perf_counter() < end):
         audit.change(whole=True, fresh=True)
         sleep(pause_s)
         begun = perf_counter_ns()
         returned = call()
         changed.append(perf_counter_ns() - begun)
         audit.after(returned, judged=len(changed) <= JUDGED)
-        if len(changed) > PAIRED_SINGLE:
-            continue
-        returned = call()
-        audit.disturb(returned, fresh=True)
-        sleep(pause_s)
-        begun = perf_counter_ns()
-        call()
-        unchanged.append(perf_counter_ns() - begun)
+        if len(changed) <= PAIRED_SINGLE:
+            returned = call()
+            audit.disturb(returned, fresh=True)
+            sleep(pause_s)
+            begun = perf_counter_ns()
+            call()
+            unchanged.append(perf_counter_ns() - begun)
+        if len(changed) >= LEAST_SINGLE and min(changed) <= min(_most_ns(min(unchanged)), most_ns):
+            break
     return float(min(changed)), float(min(unchanged))
 
 
-def _compare_samples(audit: Audit, call: Bound, repeated: Measurement) -> None:
+def _most_ns(other_ns: float) -> float:
+    """Longest time in ns of a call that is not dearer than another one."""
+    return MOST_DEARER * other_ns + LEAST_DEARER_NS
+
+
+def check_samples(audit: Audit, attempt: Attempt, call: Bound, repeated: Measurement) -> None:
     """Compare samples of one call on inputs and outputs that changed as a whole with those that changed in parts.
 
-    The comparison uses CPU time, so that other processes do not count.
+    The comparison uses CPU time, so that other processes do not count. Raises WrongError. repeated: some samples.
     """
-    thorough, usual = audit.thorough_ns, audit.usual_ns
-    if min(len(thorough), len(usual)) >= LEAST_SAMPLES:
-        if min(thorough) <= MOST_DEARER * min(usual) + LEAST_DEARER_NS:
-            return
-    elif repeated.median_ns > LONG_NS or not audit.can_freshen:
+    if attempt.kernel.key.backend != "cpu" or repeated.calls_per_sample > 1:
         return
-    for _ in range(ROUNDS):
-        pairs = [(_time_call(audit, call, whole=True), _time_call(audit, call, whole=False)) for _ in range(PAIRS)]
-        thorough_ns, usual_ns = (float(min(times)) for times in zip(*pairs, strict=True))
-        if thorough_ns <= MOST_DEARER * usual_ns + LEAST_DEARER_NS:
+    thorough, usual = audit.thorough_ns, audit.usual_ns
+    if thorough and len(usual) >= LEAST_SAMPLES:
+        if min(thorough) <= _most_ns(min(usual)):
+            return
+    elif min(repeated.cpu_ns, default=0.0) > LONG_NS or not audit.can_freshen:
+        return
+    thorough_ns = usual_ns = inf
+    for number in range(1, PAIRS + 1):
+        thorough_ns = min(thorough_ns, _time_call(audit, call, whole=True))
+        usual_ns = min(usual_ns, _time_call(audit, call, whole=False))
+        if number >= LEAST_PAIRS and thorough_ns <= _most_ns(usual_ns):
             return
     reason = (
         f"a call takes {time_text(thorough_ns)} of CPU time where all inputs and outputs have changed and "

@@ -2,8 +2,8 @@
 
 Exchange: the case has independent slices (rows of a norm, samples of a batch, output channels of a filter): slice i of
 the outputs depends on slice i of the inputs alone. Exchanging slices of the inputs exchanges slices of the outputs, and
-a few slices have a reference of their own at a fraction of the cost. Scaling: inputs times -1 or 2 give outputs times a
-known number: a mean over everything, gradients.
+a few slices have a reference of their own at a fraction of the cost; so small slices are preferred to large ones.
+Scaling: inputs times -1 or 2 give outputs times a known number: a mean over everything, gradients.
 
 The probe is the op's float64 reference on a small case of the same ranks, so no op has to declare anything.
 """
@@ -32,6 +32,8 @@ MOST_CANDIDATES = 64
 """Most candidates that are tried."""
 MOST_PROBED = 1 << 15
 """Most elements of a tensor of the small case."""
+LARGE_SLICE = 1 << 16
+"""Elements of a slice, inputs and outputs together, above which an axis with more slices is looked for."""
 MOST_S = 0.5
 """Seconds of probing, after which no further candidate is tried."""
 TOLERANCE = 1e-9
@@ -74,6 +76,12 @@ def find_variation(case: Case) -> Variation | None:
     if case.id not in _FOUND:
         _FOUND[case.id] = _find(case)
     return _FOUND[case.id]
+
+
+def slice_elements(case: Case, axes: Exchange) -> int:
+    """Elements of one slice, inputs and outputs together."""
+    specs = {**case.resolved.inputs, **case.resolved.outputs}
+    return sum(specs[name].size for name in {**axes.inputs, **axes.outputs}) // axes.size
 
 
 def take(arrays: Mapping[str, Any], axes: Mapping[str, int], chosen: Any) -> dict[str, Any]:
@@ -119,12 +127,18 @@ def _find(case: Case) -> Variation | None:
             whole = compute(values)
         except _REFUSALS:
             continue
-        resolved = case.resolved
+        resolved, best = case.resolved, None
         for found in islice(_candidates(resolved.inputs, resolved.outputs), MOST_CANDIDATES):
             if monotonic() > end:
-                return None
+                return best
+            if best and not (found.size > best.size and found.inputs.keys() >= best.inputs.keys()):
+                continue
             if _is_independent(found, values, whole, compute):
-                return found
+                best = found
+                if slice_elements(case, found) <= LARGE_SLICE:
+                    return found
+        if best is not None:
+            return best
         scaling = _find_scaling(case, values, whole, compute)
         if scaling is not None:
             return scaling

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from importlib import import_module
 
 import pytest
@@ -67,6 +68,23 @@ def test_a_cheat_is_flagged(executor: LocalExecutor, cheat: Cheat) -> None:
     if cheat.family in SPREADING:
         (after,) = executor.run([trial(cheat, "baseline")])
         assert after.status is Status.OK, after.reason
+
+
+@pytest.mark.parametrize("name", ["remembers_by_checksum", "permutes_its_old_result", "skips_within_a_millisecond"])
+def test_a_cheat_is_flagged_when_interleaved(name: str) -> None:
+    """All samples are compared after the last one; the honest kernel beside it is ok."""
+    cheat = CHEATS[name]
+    with LocalExecutor(limits=replace(LIMITS, turns=2), timeout_s=60, preload=MODULES) as executor:
+        honest, found = executor.run([trial(cheat, "baseline"), trial(cheat)])
+    assert_flagged(cheat, found)
+    assert honest.status is Status.OK, honest.reason
+
+
+def test_a_clock_replaced_in_the_first_trial_is_noticed(executor: LocalExecutor) -> None:
+    """The timer is loaded before the first trial of a process, not by it."""
+    executor.renew()
+    (found,) = executor.run([trial(CHEATS["replace_clock"])])
+    assert_flagged(CHEATS["replace_clock"], found)
 
 
 @pytest.mark.gpu

@@ -55,7 +55,19 @@ def test_long_calls_are_timed_one_by_one(clock: Clock) -> None:
     measured = CpuTimer().measure(clock.call_of(7_000_000), LIMITS).measurement
     assert measured.calls_per_sample == 1
     assert len(measured.samples_ns) == 3
-    assert measured.warmup == 1
+    assert measured.warmup == 2
+
+
+def test_a_first_call_that_waits_does_not_decide(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A call of 1 µs whose first waited 9 ms for its CPU, longer than the warm-up, has samples of 1000 calls."""
+    monkeypatch.setattr("opgauge.harness.measure.cpu.process_time_ns", lambda: 0)
+    waits = iter([9_000_000])
+
+    def call() -> None:
+        clock.now += next(waits, 1000)
+
+    measured = CpuTimer().measure(call, LIMITS).measurement
+    assert measured.calls_per_sample == SAMPLE_NS // 1000
 
 
 def test_warming_up_goes_by_time(clock: Clock) -> None:
