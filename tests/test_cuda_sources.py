@@ -139,12 +139,14 @@ def draft_of(path: Path, architecture: str, expressions: tuple[str, ...]) -> set
     return set(compiled.names) & set(compiled.resources)
 
 
-def drawn_pairs() -> Iterator[Any]:
+def drawn_pairs() -> list[Any]:
     """Each source with the architectures that this run compiles it for."""
     others = [name for name in ARCHITECTURES if name not in ALWAYS]
-    for number, source in enumerate(all_sources()):
-        for architecture in (*ALWAYS, *some(f"architectures {number}", others, 1)):
-            yield pytest.param(source, architecture, id=f"{named(source)}-{source.path.stem}-{architecture}")
+    return [
+        pytest.param(source, architecture, id=f"{named(source)}-{source.path.stem}-{architecture}")
+        for number, source in enumerate(all_sources())
+        for architecture in (*ALWAYS, *some(f"architectures {number}", others, 1))
+    ]
 
 
 @pytest.mark.parametrize(("source", "architecture"), drawn_pairs())
