@@ -13,6 +13,8 @@ from opgauge.ops import dtype_info
 from opgauge.ops._core.backend import cupy, to_numpy
 from opgauge.ops._core.op import Array
 
+SMALL_BYTES = 1 << 16
+"""Size up to which arrays of NumPy are compared as byte strings: less than the overhead of any other way."""
 PART = 1 << 24
 """Words hashed at a time on a GPU: they need memory besides the array."""
 DLPACK_CPU = 1
@@ -25,6 +27,8 @@ def same_bits(first: Array, second: Array) -> bool:
     """Whether two arrays of NumPy, or two of CuPy, have the same bytes (NaN equals the same NaN)."""
     if first.shape != second.shape or first.dtype != second.dtype:
         return False
+    if first.nbytes <= SMALL_BYTES and isinstance(first, np.ndarray):
+        return bool(first.tobytes() == second.tobytes())
     return bool(_module(first).array_equal(_words(first), _words(second)))
 
 

@@ -33,7 +33,7 @@ All are made if one finds outputs of earlier inputs.
 """
 STALE = 3
 """Number of times that outputs of earlier inputs must be found before they count."""
-LEAST_SEQUENCES, SEQUENCES, SEQUENCE_NS, MOST_CALLS = 3, 5, 300_000, 400
+LEAST_SEQUENCES, SEQUENCES, SEQUENCE_NS, MOST_CALLS = 2, 5, 300_000, 400
 """Timed sequences of calls of each kind, least and most, their time in ns, and their most calls."""
 MOST_DEARER, LEAST_DEARER_NS = 1.6, 1_000
 """Largest ratio of a call after a change to one without, and least difference in ns."""
