@@ -15,7 +15,7 @@ from opgauge.ops._core.dtype import FLOATS
 from opgauge.ops._core.kernel import Bound
 from opgauge.ops._core.registry import kernel
 from opgauge.ops._cpu.threads import count
-from opgauge.ops._cpu.tile import scratch, widened
+from opgauge.ops._cpu.tile import PRODUCT_SPEED, scratch, widened
 from opgauge.ops.conv_data_grad.op import ConvDataGradParams, ConvGeometry, geometry
 
 HALF_BYTES = 2
@@ -75,11 +75,11 @@ def _small_groups(found: ConvGeometry) -> bool:
     return found.groups >= fewest and per_group * group_outs <= MOST_PRODUCTS
 
 
-def _threads(found: ConvGeometry, tensors: Tensors) -> int:
-    """Threads that pay for this convolution."""
+def _threads(found: ConvGeometry, tensors: Tensors, speed: int) -> int:
+    """Threads that pay for this convolution, at `speed` relative to plain arithmetic."""
     moved = sum(array.nbytes for array in (tensors.dy, tensors.weight, tensors.dx))
     products = found.batch * prod(found.out_size) * found.out_channels * prod(found.kernel)
-    return count(moved, 2.0 * products * (found.channels // found.groups))
+    return count(moved, 2.0 * products * (found.channels // found.groups) / speed)
 
 
 def _directly(found: ConvGeometry, tensors: Tensors) -> Bound:
@@ -87,7 +87,7 @@ def _directly(found: ConvGeometry, tensors: Tensors) -> Bound:
     from opgauge.ops._cpu.jit import storage
     from opgauge.ops.conv_data_grad import jit_direct as jit
 
-    threads, (dy, weight, dx, addend, wide) = _threads(found, tensors), tensors
+    threads, (dy, weight, dx, addend, wide) = _threads(found, tensors, 1), tensors
     size, out, kernel = _three(found.size, 1), _three(found.out_size, 1), _three(found.kernel, 1)
     per_group, group_outs = found.channels // found.groups, found.out_channels // found.groups
     strides, padding, dilation = _three(found.strides, 1), _three(found.padding, 0), _three(found.dilation, 1)
@@ -126,7 +126,7 @@ def _by_pixels(found: ConvGeometry, tensors: Tensors) -> Bound:
     from opgauge.ops.conv_data_grad import jit_pixels as jit
 
     dy, weight, dx, addend, wide = tensors
-    threads, pixels = _threads(found, tensors), PIXELS if found.out_channels <= PIXELS else PIXELS // 2
+    threads, pixels = _threads(found, tensors, PRODUCT_SPEED), PIXELS if found.out_channels <= PIXELS else PIXELS // 2
     blocks = -(-found.channels // ROWS)
     packed = scratch(blocks * found.out_channels * ROWS, wide)
     given = scratch(threads * pixels * found.out_channels, wide)
@@ -168,7 +168,7 @@ def _by_rows(found: ConvGeometry, tensors: Tensors) -> Bound:
     from opgauge.ops.conv_data_grad import jit_rows as jit
 
     dy, weight, dx, addend, wide = tensors
-    threads, last = _threads(found, tensors), found.channels_last
+    threads, last = _threads(found, tensors, PRODUCT_SPEED), found.channels_last
     size, out_size = _three(found.size, 1), _three(found.out_size, 1)
     margins, padded, order, shifts, reach = _padded_walk(found)
     pixels = prod(padded)

@@ -13,7 +13,8 @@ from opgauge.ops._core.dtype import FLOATS
 from opgauge.ops._core.kernel import Bound
 from opgauge.ops._core.registry import kernel
 from opgauge.ops._core.tuning import declare
-from opgauge.ops._cpu.tile import narrowed, scratch, widened
+from opgauge.ops._cpu.threads import count
+from opgauge.ops._cpu.tile import PRODUCT_SPEED, narrowed, scratch, widened
 from opgauge.ops.deformable_conv.op import DeformableConvParams, geometry
 from opgauge.ops.deformable_conv.sampling import SamplingGeometry
 
@@ -37,6 +38,8 @@ _DEPTH = declare(
 )
 _GRAD_BLOCK = 96
 """Pixels per block of the gradient: more read the filter less often, fewer leave the column in cache."""
+SAMPLE_OPERATIONS = 8
+"""Operations of a bilinear sample."""
 LEAST_UNIT = 8
 """Minimum channels per task."""
 
@@ -62,7 +65,7 @@ def deformable_conv(
     from opgauge.ops.deformable_conv import jit
 
     found = geometry(x.shape, filter.shape, DeformableConvParams(**options))
-    wide, threads = _wide(x), jit.threads()
+    wide, threads = _wide(x), count(x.nbytes + filter.nbytes, _operations(found, products=1))
     (height, width), taps, groups = found.size, found.taps, found.groups
     image = scratch(found.batch * (height + 3) * (width + 2) * found.channels, wide)
     columns = tile_columns(image)
@@ -83,13 +86,18 @@ def deformable_conv(
     def run() -> None:
         for step in before:
             step()
-        lay_out(given, image)
-        jit.pack(weight, groups, packed)
-        jit.convolve(image, *arrays, packed, result, block, at_once, sizes, numbers, *tables, column, sums)
+        lay_out.on(threads)(given, image)
+        jit.pack.on(threads)(weight, groups, packed)
+        jit.convolve.on(threads)(image, *arrays, packed, result, block, at_once, sizes, numbers, *tables, column, sums)
         for step in after:
             step()
 
     return run
+
+
+def _operations(found: SamplingGeometry, products: int) -> float:
+    """Work of as many matrix products and of sampling, as `count` takes it."""
+    return found.product_flops / PRODUCT_SPEED * products + SAMPLE_OPERATIONS * found.samples
 
 
 def _numbers(found: SamplingGeometry) -> tuple[int, ...]:
@@ -135,7 +143,9 @@ def deformable_conv_grad(
     from opgauge.ops.deformable_conv import jit_grad, jit_grad_layout
 
     found = geometry(x.shape, filter.shape, DeformableConvParams(**options))
-    plan = _grad_plan(found, _wide(x))
+    products = int(need_x or need_offset or need_mask) + int(need_filter)
+    threads = count(x.nbytes + filter.nbytes, _operations(found, products))
+    plan = _grad_plan(found, _wide(x), threads)
     before: list[Bound] = []
     after: list[Bound] = []
     given_grad = widened(out_grad.reshape(found.batch, found.out_channels, found.pixels), plan.wide, before)
@@ -143,19 +153,19 @@ def deformable_conv_grad(
     weight, stored = widened(filter.reshape(found.out_channels, -1, found.taps), plan.wide, before), storage(x)
     wanted = {"x": need_x, "offset": need_offset, "mask": need_mask and mask is not None, "filter": need_filter}
     grads = {name: out[f"{name}_grad"] for name, needed in wanted.items() if needed}
-    collect = tuple(_collecting(found, plan, grads, after))
+    collect = tuple(_collecting(found, plan, grads, after, threads))
     needs = (need_x, need_offset or wanted["mask"], need_filter)
 
     def run() -> None:
         for step in before:
             step()
-        lay_out(stored, plan.image)
-        jit_grad_layout.pack_transposed(weight, found.groups, plan.unit, plan.at_once, plan.packed)
+        lay_out.on(threads)(stored, plan.image)
+        jit_grad_layout.pack_transposed.on(threads)(weight, found.groups, plan.unit, plan.at_once, plan.packed)
         if need_x:
-            jit_grad_layout.clear(plan.image_grad)
+            jit_grad_layout.clear.on(threads)(plan.image_grad)
         sums, blocks = (plan.image_grad, plan.slopes, plan.filter_sums), (plan.shares, plan.block, plan.at_once)
         sizes = (found.channels, found.groups, found.deformable_groups, plan.unit, found.taps)
-        jit_grad.differentiate(
+        jit_grad.differentiate.on(threads)(
             plan.image, *arrays, plan.packed, *sums, *blocks, sizes, plan.numbers, needs, *plan.scratch
         )
         for step in (*collect, *after):
@@ -184,11 +194,10 @@ class _GradPlan(NamedTuple):
     scratch: tuple[Any, Any, Any, Any]
 
 
-def _grad_plan(found: SamplingGeometry, wide: Any) -> _GradPlan:
+def _grad_plan(found: SamplingGeometry, wide: Any, threads: int) -> _GradPlan:
     from opgauge.ops._cpu.tile.jit import ROWS, tile_columns
-    from opgauge.ops.deformable_conv import jit
 
-    threads, taps, (height, width) = jit.threads(), found.taps, found.size
+    taps, (height, width) = found.taps, found.size
     image, image_grad = (scratch(found.batch * (height + 3) * (width + 2) * found.channels, wide) for _ in range(2))
     columns, per_group = tile_columns(image), found.out_channels // found.groups
     unit = _unit(found, threads)
@@ -206,7 +215,7 @@ def _grad_plan(found: SamplingGeometry, wide: Any) -> _GradPlan:
 
 
 def _collecting(
-    found: SamplingGeometry, plan: _GradPlan, grads: Mapping[str, Any], after: list[Bound]
+    found: SamplingGeometry, plan: _GradPlan, grads: Mapping[str, Any], after: list[Bound], threads: int
 ) -> Iterator[Bound]:
     """Steps that collect the wanted gradients in their arrays, by the input's name."""
     from opgauge.ops._cpu.bilinear.jit import collect_image
@@ -215,13 +224,13 @@ def _collecting(
 
     by_tap = (found.batch, found.deformable_groups, found.taps)
     if "x" in grads:
-        yield partial(collect_image, plan.image_grad, storage(grads["x"]))
+        yield partial(collect_image.on(threads), plan.image_grad, storage(grads["x"]))
     for name, first, end in (("offset", 0, 2), ("mask", 2, 3)):
         if name in grads:
             grad = narrowed(grads[name].reshape(*by_tap, end - first, found.pixels), plan.wide, after)
-            yield partial(layout.collect_slopes, plan.slopes, first, end, grad)
+            yield partial(layout.collect_slopes.on(threads), plan.slopes, first, end, grad)
     if "filter" in grads:
         shape = (found.out_channels, found.channels // found.groups, found.taps)
         grad = narrowed(grads["filter"].reshape(shape), plan.wide, after)
         sizes = (plan.shares, plan.unit, plan.at_once, found.groups)
-        yield partial(layout.collect_filter, plan.filter_sums, *sizes, grad)
+        yield partial(layout.collect_filter.on(threads), plan.filter_sums, *sizes, grad)

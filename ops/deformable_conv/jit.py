@@ -9,10 +9,11 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from numba import get_num_threads, get_thread_id, njit, prange
+from numba import get_thread_id, njit, prange
 
 from opgauge.ops._cpu.bilinear.jit import blend, locate
 from opgauge.ops._cpu.jit import INNER, narrow, widen
+from opgauge.ops._cpu.threads import parallel
 from opgauge.ops._cpu.tile.jit import DEPTH, ROWS, multiply_tile, tile_columns
 
 uintp = np.uintp
@@ -29,7 +30,7 @@ def _pack_panel(weight: Any, group: int, per_group: int, first: int, columns: in
                 packed[uintp(place + column)] = widen(weight[uintp(row + column), channel, tap])
 
 
-@njit(cache=True, parallel=True, error_model="numpy")
+@parallel(error_model="numpy")
 def pack(weight: Any, groups: int, packed: Any) -> None:
     """Pack weight (Co, C / groups, taps) to flat (groups, panels, taps, C / groups, a tile's columns of Co)."""
     out_channels, depth, taps = weight.shape
@@ -147,7 +148,7 @@ def _convolve_block(
             out[n, channel, where] = narrow(value, out[n, channel, where])
 
 
-@njit(cache=True, parallel=True, error_model="numpy")
+@parallel(error_model="numpy")
 def convolve(
     image: Any,
     offset: Any,
@@ -194,8 +195,3 @@ def convolve(
             sums,
             thread * (sums.size // threads),
         )
-
-
-def threads() -> int:
-    """Threads that these kernels may use."""
-    return int(get_num_threads())

@@ -14,6 +14,7 @@ from numba import get_thread_id, njit, prange
 
 from opgauge.ops._cpu.bilinear.jit import locate
 from opgauge.ops._cpu.jit import INNER, widen
+from opgauge.ops._cpu.threads import parallel
 from opgauge.ops._cpu.tile.jit import DEPTH, ROWS, multiply_tile, tile_columns
 from opgauge.ops._cpu.tile.jit_lanes import LANES_BYTES, load, multiply_add, spread, store, total
 
@@ -218,7 +219,7 @@ def _differentiate_block(
             _add_filter(given, origin, column, target, filter_sums, place, used, per_group, count, block)
 
 
-@njit(cache=True, parallel=True, error_model="numpy")
+@parallel(error_model="numpy")
 def differentiate(
     image: Any,
     offset: Any,

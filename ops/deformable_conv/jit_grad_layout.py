@@ -7,6 +7,7 @@ from typing import Any
 from numba import njit, prange
 
 from opgauge.ops._cpu.jit import INNER, narrow, widen
+from opgauge.ops._cpu.threads import parallel
 from opgauge.ops._cpu.tile.jit import ROWS, tile_columns
 
 
@@ -23,7 +24,7 @@ def _pack_for_unit(
                 packed[place + row * columns] = widen(weight[group * per_group + row, channel + index, now])
 
 
-@njit(cache=True, parallel=True, error_model="numpy")
+@parallel(error_model="numpy")
 def pack_transposed(weight: Any, groups: int, unit: int, at_once: int, packed: Any) -> None:
     """Pack weight (Co, C / groups, taps) to flat (units, chunks of taps, panels, Co / groups, a tile's columns).
 
@@ -38,14 +39,14 @@ def pack_transposed(weight: Any, groups: int, unit: int, at_once: int, packed: A
         _pack_for_unit(weight, channel // depth, per_group, channel % depth, unit, tap, end, packed, task * size)
 
 
-@njit(cache=True, parallel=True, error_model="numpy")
+@parallel(error_model="numpy")
 def clear(array: Any) -> None:
     """Set flat `array` to zero."""
     for index in prange(array.size):
         array[index] = 0
 
 
-@njit(cache=True, parallel=True, error_model="numpy")
+@parallel(error_model="numpy")
 def collect_slopes(slopes: Any, first: int, end: int, grad: Any) -> None:
     """Sum kinds `first` to `end` of slopes over the units of each deformable group: grad (N, dg, taps, kinds, P)."""
     batch, parts, taps, _, pixels = grad.shape
@@ -60,7 +61,7 @@ def collect_slopes(slopes: Any, first: int, end: int, grad: Any) -> None:
                 grad[n, part, tap, kind - first, pixel] = narrow(value, grad[n, part, tap, kind - first, pixel])
 
 
-@njit(cache=True, parallel=True, error_model="numpy")
+@parallel(error_model="numpy")
 def collect_filter(filter_sums: Any, shares: int, unit: int, at_once: int, groups: int, grad: Any) -> None:
     """Sum over the shares, transposed to (Co, C / groups, taps)."""
     out_channels, depth, taps = grad.shape

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import partial
-from math import gcd, prod
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -17,8 +17,6 @@ from opgauge.ops._core.registry import kernel
 from opgauge.ops._cpu import streaming
 from opgauge.ops._cpu.threads import count
 
-BLOCK = 1 << 12
-"""Minimum elements of a line for a task of its own."""
 SHARES = 4
 """Results per thread from which threads divide the results, not the summed axes."""
 
@@ -38,17 +36,15 @@ def lerp(*, x: Any, y: Any, weight: Any, out: dict[str, Any]) -> Bound:
     share = storage(np.empty(0, x.dtype) if number else weight).reshape(-1)
     constant = wide.type(weight if number else 0)
     steps = merge_operands(result.shape, x.shape, y.shape, () if number else weight.shape)
-    length = steps.lengths[-1]
     places = np.indices(steps.lengths[:-1]).reshape(len(steps.lengths) - 1, prod(steps.lengths[:-1]))
     starts = np.zeros((prod(steps.lengths[:-1]), 3), np.int64)
     for operand, strides in enumerate(steps.strides):
         for axis, stride in enumerate(strides[:-1]):
             starts[:, operand] += places[axis] * stride
     inner = np.array([strides[-1] for strides in steps.strides])
-    blocks = min(threads // gcd(len(starts), threads), -(-length // BLOCK))
     if len(starts) == 1 and inner.tolist() == [1, 1, 0] and streaming.pays(*operands, target):
         return partial(jit.lerp_streaming.on(threads), *operands, share, constant, target, threads)
-    return partial(jit.lerp_lines.on(threads), *operands, share, constant, target, starts, inner, blocks)
+    return partial(jit.lerp_lines.on(threads), *operands, share, constant, target, starts, inner, threads)
 
 
 @kernel("lerp_grad", "optimized", "cpu", FLOATS, prepare=True)

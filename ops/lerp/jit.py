@@ -13,6 +13,10 @@ from opgauge.ops._cpu.threads import parallel
 
 uintp = np.uintp
 """Type of indices known to be non-negative: loops over them vectorise."""
+SHORT = uintp(7)
+"""Maximum length of lines whose operands are copied, so that one vector loop computes several lines."""
+COPIED = 256
+"""Elements copied at a time: the copies stay in the first-level cache."""
 
 
 @njit(inline="always", error_model="numpy")
@@ -27,69 +31,127 @@ def _blend(x: Any, y: Any, weight: Any) -> Any:
     return near if (x < 0) == (y < 0) else rest * x + weight * y
 
 
-@njit(**INNER)
-def _blend_both(x: Any, at_x: Any, y: Any, at_y: Any, weight: Any, out: Any, at: Any, size: Any) -> None:
-    for index in range(size):
-        out[at + index] = narrow(_blend(widen(x[at_x + index]), widen(y[at_y + index]), weight), out[at + index])
+@njit(inline="always", error_model="numpy")
+def _first_line(start: Any, length: Any) -> Any:
+    """The line of element `start`, and the element's index in it."""
+    line = start // length
+    return line, start - line * length
+
+
+def _blending(varying: str) -> Any:
+    """A loop for the operands that vary along a line: letters of x, y and w. One loop for all is not vectorised."""
+    along_x, along_y, along_weight = ("x" in varying, "y" in varying, "w" in varying)
+
+    @njit(**INNER)
+    def loop(
+        x: Any, y: Any, weight: Any, number: Any, out: Any, starts: Any, length: Any, begin: Any, end: Any
+    ) -> None:
+        line, skipped = _first_line(begin, length)
+        at = begin
+        while at < end:
+            size = min(length - skipped, end - at)
+            at_x, at_y = uintp(starts[line, 0]), uintp(starts[line, 1])
+            at_x, at_y = at_x + (skipped if along_x else uintp(0)), at_y + (skipped if along_y else uintp(0))
+            at_w = uintp(starts[line, 2]) + (skipped if along_weight else uintp(0))
+            first, second, share = widen(x[at_x]), widen(y[at_y]), widen(weight[at_w]) if weight.size else number
+            for index in range(size):
+                if along_x:
+                    first = widen(x[at_x + index])
+                if along_y:
+                    second = widen(y[at_y + index])
+                if along_weight:
+                    share = widen(weight[at_w + index])
+                out[at + index] = narrow(_blend(first, second, share), out[at + index])
+            at, line, skipped = at + size, line + uintp(1), uintp(0)
+
+    return loop
+
+
+_blend_both, _blend_all = _blending("xy"), _blending("xyw")
+_blend_x, _blend_x_by, _blend_y, _blend_y_by, _blend_by = (_blending(names) for names in ("x", "xw", "y", "yw", "w"))
+"""Loops by the operands that vary along a line: x, y or both, and the weight after `by` and in `all`."""
 
 
 @njit(**INNER)
-def _blend_from(first: Any, y: Any, at_y: Any, weight: Any, out: Any, at: Any, size: Any) -> None:
-    for index in range(size):
-        out[at + index] = narrow(_blend(first, widen(y[at_y + index]), weight), out[at + index])
+def _gather_run(source: Any, operand: int, starts: Any, step: Any, length: Any, at: Any, held: Any, count: Any) -> None:
+    """Copy the values of one operand for out[at : at + count] to `held`."""
+    last = starts.shape[0] - 1
+    if step == 1 and starts[last, operand] == last * np.int64(length):
+        for index in range(count):
+            held[index] = source[at + index]
+        return
+    line, along = _first_line(at, length)
+    place = uintp(starts[line, operand]) + along * step
+    for index in range(count):
+        held[index] = source[place]
+        along, place = along + uintp(1), place + step
+        if along == length and index + uintp(1) < count:
+            line, along = line + uintp(1), uintp(0)
+            place = uintp(starts[line, operand])
 
 
 @njit(**INNER)
-def _blend_block(
-    x: Any, y: Any, weight: Any, number: Any, out: Any, places: Any, steps: Any, start: int, length: int
+def _blend_short(
+    x: Any, y: Any, weight: Any, number: Any, out: Any, starts: Any, steps: Any, length: Any, begin: Any, end: Any
 ) -> None:
-    """Compute `length` elements of out from `start`; places (3,), steps (3,): offsets and steps of x, y, weight."""
-    at_x, at_y, at_w = uintp(places[0]), uintp(places[1]), uintp(places[2])
-    at, size = uintp(start), uintp(length)
-    share = widen(weight[at_w]) if weight.size else number
-    if steps[0] == 1 and steps[1] == 1 and steps[2] == 0:
-        _blend_both(x, at_x, y, at_y, share, out, at, size)
-    elif steps[0] == 0 and steps[1] == 1 and steps[2] == 0:
-        _blend_from(widen(x[at_x]), y, at_y, share, out, at, size)
-    else:
-        step_x, step_y, step_w = uintp(steps[0]), uintp(steps[1]), uintp(steps[2])
-        for index in range(size):
-            if weight.size:
-                share = widen(weight[at_w + index * step_w])
-            value = _blend(widen(x[at_x + index * step_x]), widen(y[at_y + index * step_y]), share)
-            out[at + index] = narrow(value, out[at + index])
+    """Compute out[begin:end] for short lines, from copies of the operands: one vector loop computes several lines."""
+    of_x, of_y, of_w = np.empty_like(out[:COPIED]), np.empty_like(out[:COPIED]), np.empty_like(out[:COPIED])
+    for at in range(begin, end, uintp(COPIED)):
+        count = min(uintp(COPIED), end - at)
+        _gather_run(x, 0, starts, uintp(steps[0]), length, at, of_x, count)
+        _gather_run(y, 1, starts, uintp(steps[1]), length, at, of_y, count)
+        if weight.size:
+            _gather_run(weight, 2, starts, uintp(steps[2]), length, at, of_w, count)
+            for k in range(count):
+                out[at + k] = narrow(_blend(widen(of_x[k]), widen(of_y[k]), widen(of_w[k])), out[at + k])
+        else:
+            for k in range(count):
+                out[at + k] = narrow(_blend(widen(of_x[k]), widen(of_y[k]), number), out[at + k])
 
 
 @parallel(error_model="numpy")
-def lerp_lines(x: Any, y: Any, weight: Any, number: Any, out: Any, starts: Any, steps: Any, blocks: int) -> None:
-    """Interpolate line by line, each in `blocks` parts: starts (lines, 3), steps (3,), in elements; out flat.
+def lerp_lines(x: Any, y: Any, weight: Any, number: Any, out: Any, starts: Any, steps: Any, pieces: int) -> None:
+    """Interpolate line by line, in one piece per thread; out flat, an empty weight selects the number.
 
-    An empty weight selects the number.
+    starts (lines, 3), steps (3,): offsets of x, y and weight at the start of each line, and their steps along it, 0
+    or 1, in elements.
     """
-    lines = starts.shape[0]
-    length = out.size // lines
-    for task in prange(lines * blocks):
-        line, first, end = task // blocks, 0, length
-        if blocks > 1:
-            block = task - line * blocks
-            first, end = length * block // blocks, length * (block + 1) // blocks
-        places = (
-            starts[line, 0] + first * steps[0],
-            starts[line, 1] + first * steps[1],
-            starts[line, 2] + first * steps[2],
-        )
-        _blend_block(x, y, weight, number, out, places, steps, line * length + first, end - first)
+    length, varies = uintp(out.size // starts.shape[0]), steps[0] + 2 * steps[1] + 4 * steps[2]
+    for piece in prange(pieces):
+        begin, end = uintp(out.size * piece // pieces), uintp(out.size * (piece + 1) // pieces)
+        if length <= SHORT:
+            _blend_short(x, y, weight, number, out, starts, steps, length, begin, end)
+        elif varies == 3:
+            _blend_both(x, y, weight, number, out, starts, length, begin, end)
+        elif varies == 1:
+            _blend_x(x, y, weight, number, out, starts, length, begin, end)
+        elif varies == 2:
+            _blend_y(x, y, weight, number, out, starts, length, begin, end)
+        elif varies == 7:
+            _blend_all(x, y, weight, number, out, starts, length, begin, end)
+        elif varies == 5:
+            _blend_x_by(x, y, weight, number, out, starts, length, begin, end)
+        elif varies == 6:
+            _blend_y_by(x, y, weight, number, out, starts, length, begin, end)
+        else:
+            _blend_by(x, y, weight, number, out, starts, length, begin, end)
+
+
+@njit(**INNER)
+def _blend_range(x: Any, y: Any, weight: Any, out: Any, start: int, end: int) -> None:
+    for at in range(uintp(start), uintp(end)):
+        out[at] = narrow(_blend(widen(x[at]), widen(y[at]), weight), out[at])
 
 
 @njit(**INNER)
 def _blend_part(x: Any, y: Any, weight: Any, out: Any, start: int, end: int) -> None:
     held, (first, whole) = held_run(out), whole_runs(out, start, end)
-    _blend_both(x, uintp(start), y, uintp(start), weight, out, uintp(start), uintp(first - start))
+    _blend_range(x, y, weight, out, start, first)
     for run in range(uintp(first), uintp(whole), uintp(RUN)):
         for step in range(uintp(RUN)):
             held[step] = narrow(_blend(widen(x[run + step]), widen(y[run + step]), weight), held[step])
         put_run(held, 0, out, run)
-    _blend_both(x, uintp(whole), y, uintp(whole), weight, out, uintp(whole), uintp(end - whole))
+    _blend_range(x, y, weight, out, whole, end)
     store_fence()
 
 

@@ -37,9 +37,9 @@ def sign_of_complex(*, x: Any, out: dict[str, Any]) -> Bound:
     from opgauge.ops.sign import jit
 
     threads = count(2 * x.nbytes, 32 * x.size)
-    part = x.real.dtype.type
-    scalars = (part(np.finfo(part).max / 4), part(0.25), part(0), part(1))
-    return partial(jit.sign_complex.on(threads), x.reshape(-1), out["out"].reshape(-1), *scalars)
+    part = x.real.dtype
+    source, target = x.reshape(-1).view(part), out["out"].reshape(-1).view(part)
+    return partial(jit.sign_complex.on(threads), source, target, part.type(0), part.type(1), threads)
 
 
 @kernel("sign", "optimized", "cpu", ("int16",), strided=True)

@@ -56,15 +56,35 @@ def sign_streaming(x: Any, zero: Any, one: Any, out: Any, pieces: int) -> None:
         _sign_part(x, zero, one, out, out.size * piece // pieces, out.size * (piece + 1) // pieces)
 
 
+@njit(inline="always", error_model="numpy")
+def _finite_part(part: Any, other: Any, zero: Any, one: Any, infinite: Any) -> Any:
+    """A part of a complex number; its sign where it alone is infinite, zero where only the other one is."""
+    kept = part * zero if abs(other) == infinite else part
+    return one if kept == infinite else (zero - one if kept == -infinite else kept)
+
+
+@njit(**INNER)
+def _complex_signs(x: Any, out: Any, start: int, end: int, zero: Any, one: Any) -> None:
+    infinite = one / zero
+    for index in range(uintp(start), uintp(end)):
+        at = index + index  # a product with a signed number is signed, and the loop is not vectorised
+        beside = at + uintp(1)
+        real = _finite_part(x[at], x[beside], zero, one, infinite)
+        imaginary = _finite_part(x[beside], x[at], zero, one, infinite)
+        largest = max(abs(real), abs(imaginary))
+        scale = one if largest == zero else largest
+        real, imaginary = real / scale, imaginary / scale
+        size = np.sqrt(real * real + imaginary * imaginary)
+        divisor = one if largest == zero else size
+        out[at], out[beside] = real / divisor + zero, imaginary / divisor + zero
+
+
 @parallel(error_model="numpy")
-def sign_complex(x: Any, out: Any, large: Any, quarter: Any, zero: Any, one: Any) -> None:
-    """Write x / |x|, flat; x of more than `large` in a part is scaled by a quarter first, an infinite part to 1."""
-    for index in prange(x.size):
-        real, imaginary = x[index].real, x[index].imag
-        if max(abs(real), abs(imaginary)) > large:
-            real, imaginary = real * quarter, imaginary * quarter
-        if np.isinf(real) != np.isinf(imaginary):
-            real = np.copysign(one, real) if np.isinf(real) else real * zero
-            imaginary = np.copysign(one, imaginary) if np.isinf(imaginary) else imaginary * zero
-        size = np.hypot(real, imaginary)
-        out[index] = complex(zero, zero) if size == zero else complex(real / size, imaginary / size)
+def sign_complex(x: Any, out: Any, zero: Any, one: Any, pieces: int) -> None:
+    """Write x / |x|, in one piece per thread; x and out are flat pairs of a real and an imaginary part.
+
+    Numbers are divided by their larger part first, so that the magnitude neither overflows nor vanishes.
+    """
+    size = x.size // 2
+    for piece in prange(pieces):
+        _complex_signs(x, out, size * piece // pieces, size * (piece + 1) // pieces, zero, one)

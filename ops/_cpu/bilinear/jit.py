@@ -14,6 +14,7 @@ import numpy as np
 from numba import njit, prange
 
 from opgauge.ops._cpu.jit import INNER, narrow, widen
+from opgauge.ops._cpu.threads import parallel
 from opgauge.ops._cpu.tile.jit_lanes import LANES_BYTES, load, multiply_add, spread, store
 
 uintp = np.uintp
@@ -31,7 +32,7 @@ def _lay_row(x: Any, n: int, h: int, image: Any, start: int) -> None:
                 image[uintp(start + w * channels + channel)] = widen(x[n, uintp(channel), h, w])
 
 
-@njit(cache=True, parallel=True, error_model="numpy")
+@parallel(error_model="numpy")
 def lay_out(x: Any, image: Any) -> None:
     """Copy x (N, C, H, W) to image, flat (N, H + 3, W + 2, C); the margins are not written."""
     batch, channels, height, width = x.shape
@@ -50,7 +51,7 @@ def _collect_row(image_grad: Any, start: int, x_grad: Any, n: int, h: int) -> No
                 x_grad[n, where, h, w] = narrow(value, x_grad[n, where, h, w])
 
 
-@njit(cache=True, parallel=True, error_model="numpy")
+@parallel(error_model="numpy")
 def collect_image(image_grad: Any, x_grad: Any) -> None:
     """The inverse of `lay_out`."""
     batch, channels, height, width = x_grad.shape

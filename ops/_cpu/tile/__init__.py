@@ -12,6 +12,8 @@ from opgauge.ops._cpu.threads import count
 
 LINE = 64
 """Bytes of a cache line."""
+PRODUCT_SPEED = 4
+"""Speed of a matrix product in tiles relative to `OPERATIONS_PER_NS`, with packing, at sizes where a thread may pay."""
 
 
 def scratch(size: int, dtype: Any) -> Any:

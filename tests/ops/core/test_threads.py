@@ -15,6 +15,7 @@ from numba import get_num_threads, prange
 from opgauge.ops import dtype_info, find_kernel, find_op
 from opgauge.ops._cpu import threads
 from opgauge.ops._cpu.threads import count, load_runtime, parallel
+from tests.ops.attempts import case_of, inputs_of
 
 KERNELS: list[tuple[str, str, dict[str, Any], dict[str, tuple[int, ...]], dict[str, tuple[int, ...]]]] = [
     ("sign", "float32", {}, {"x": (9999,)}, {"out": (9999,)}),
@@ -58,6 +59,44 @@ def test_small_work_stays_in_the_calling_thread(monkeypatch: pytest.MonkeyPatch)
     assert count(0, operations) == get_num_threads()
     monkeypatch.setattr(threads, "load_runtime", lambda: False)
     assert count(nbytes) == 1
+
+
+SMALL, LARGE = {"x": (1, 8, 8, 8), "filter": (8, 8, 3, 3)}, {"x": (1, 64, 28, 28), "filter": (64, 64, 3, 3)}
+"""Shapes of deformable convolutions."""
+
+
+@pytest.mark.parametrize(
+    ("op", "small", "large"),
+    [
+        ("deformable_conv", SMALL, LARGE),
+        ("deformable_conv_grad", SMALL, LARGE),
+        (
+            "conv_data_grad",
+            {"x_like": (1, 16, 14, 14), "filter": (16, 16, 3, 3)},
+            {"x_like": (1, 64, 56, 56), "filter": (64, 64, 3, 3)},
+        ),
+    ],
+)
+def test_small_convolutions_start_no_thread(
+    op: str, small: dict[str, Any], large: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Every kernel of a small convolution runs in the calling thread, and every kernel of a large one on all."""
+    monkeypatch.setattr(threads, "load_runtime", lambda: True)
+    monkeypatch.setattr("numba.get_num_threads", lambda: 2)
+    for shapes, expected in ((small, 1), (large, 2)):
+        chosen: list[int] = []
+
+        def ran(self: Any, count: int, chosen: list[int] = chosen) -> Any:
+            del self
+            return lambda *_: chosen.append(count)
+
+        monkeypatch.setattr(threads.Parallel, "on", ran)
+        case = case_of(op, shapes, "float32")
+        out = {name: np.zeros(spec.shape, np.float32) for name, spec in case.resolved.outputs.items()}
+        kernel = find_kernel(op, "optimized", "cpu", "float32")
+        kernel.bind(dict(inputs_of(case).values), case.params, out)()
+        assert len(chosen) >= 3
+        assert set(chosen) == {expected}
 
 
 @pytest.mark.skipif(not load_runtime(), reason="oneTBB is not installed")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -9,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from opgauge.ops import FLOATS, ParameterError, ShapeError, call, dtype_info, find_op
+from opgauge.ops import FLOATS, ParameterError, ShapeError, call, dtype_info, find_kernel, find_op
 from tests.draws import drawn_of
 from tests.ops.attempts import case_of, complaint, inputs_of, ours, outputs_of, passes
 
@@ -39,6 +41,24 @@ def test_random_broadcasts(shapes: tuple[Shape, Shape, Shape], dtype: str, as_nu
         case = case_of(op, given_shapes, dtype, **params)
         for implementation in ours(op):
             assert complaint(case, inputs_of(case), implementation) == ""
+
+
+@pytest.mark.parametrize("pieces", [1, 3])
+@pytest.mark.parametrize("length", [3, 7, 9, 300])
+def test_lines_on_the_cpu(length: int, pieces: int) -> None:
+    """Each operand varies along the line or does not, in lines of every kind, divided between threads within a line."""
+    rows, rng = 5, np.random.default_rng(length)
+    for shapes in product(((rows, length), (rows, 1), (length,)), repeat=3):
+        x, y, weight = (rng.standard_normal(shape).astype(np.float32) for shape in shapes)
+        full = np.broadcast_shapes(*shapes)
+        out = np.zeros(full, np.float32)
+        run = find_kernel("lerp", "optimized", "cpu", "float32").bind(
+            {"x": x, "y": y, "weight": weight}, find_op("lerp").params(), {"out": out}
+        )
+        assert isinstance(run, partial)
+        run.func(*run.args[:-1], pieces)
+        expected = find_op("lerp").reference({"x": x, "y": y, "weight": weight}, find_op("lerp").params())["out"]
+        np.testing.assert_allclose(out, expected, rtol=0, atol=1e-5)
 
 
 @pytest.mark.parametrize(

@@ -60,16 +60,19 @@ def test_half_subnormals_have_a_sign() -> None:
 @pytest.mark.parametrize("backend", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
 @pytest.mark.parametrize("dtype", ["complex64", "complex128"])
 def test_signs_of_extreme_complex_numbers(dtype: str, backend: str) -> None:
-    """A complex number whose magnitude overflows, is subnormal or infinite in one part has a sign all the same."""
+    """A complex number whose magnitude overflows, is subnormal or infinite in one part has a sign all the same.
+
+    Five copies, so that vectorised loops and what remains after them see each number.
+    """
     part = np.finfo(dtype)
     huge, tiny, root = part.max, part.tiny, np.sqrt(0.5)
     x = np.array(
-        [huge + 1j * huge, -huge, 1j * huge, 0, tiny * (3 + 4j), complex(np.inf, 1), complex(0, -np.inf)], dtype
+        [huge + 1j * huge, -huge, 1j * huge, 0, tiny * (3 + 4j), complex(np.inf, 1), complex(0, -np.inf)] * 5, dtype
     )
     result = to_backend(np.zeros_like(x), backend)
     kernel = find_kernel("sign", "optimized", backend, dtype)
     kernel.bind({"x": to_backend(x, backend)}, find_op("sign").params(), {"out": result})()
-    expected = np.array([root + 1j * root, -1, 1j, 0, 0.6 + 0.8j, 1, -1j])
+    expected = np.array([root + 1j * root, -1, 1j, 0, 0.6 + 0.8j, 1, -1j] * 5)
     np.testing.assert_allclose(to_numpy(result), expected, rtol=0, atol=4 * float(part.eps))
     np.testing.assert_allclose(
         find_op("sign").reference({"x": x}, None)["out"], expected, rtol=0, atol=4 * float(part.eps)
