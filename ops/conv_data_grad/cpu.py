@@ -1,6 +1,6 @@
 """conv_data_grad on the CPU.
 
-Without strides and groups: a tiled product in Numba, added to the addend. Otherwise image by image: a
+Without strides and groups: a tiled product in Numba, added to the addend. Otherwise some images at a time: a
 product by BLAS, then one fused pass over the result while it is in cache.
 """
 
@@ -25,6 +25,8 @@ BLOCK, WIDTH = 96, 128
 """Pixels and channels per product with pixels as rows."""
 TASKS = 4
 """Minimum tasks per thread."""
+STEP_BYTES = 1 << 18
+"""Bytes of the columns and results of small images that are computed in one step."""
 PACKED_AT_ONCE = 8
 MOST_PRODUCTS, FEWEST_GROUPS = 32, 8
 """Channels of dx times channels of dy per group up to which multiply-adds tap by tap beat a matrix product;
@@ -251,13 +253,13 @@ def _rows(weight: Any, found: ConvGeometry, wide: Any) -> Any:
     return np.ascontiguousarray(grouped.transpose(0, 2, 1))
 
 
-def _one_image(found: ConvGeometry, threads: int, rows: Any, dy: Any, addend: Any, dx: Any) -> None:
-    """One image with channels first: a product by BLAS, then a fold while the columns are in the cache."""
+def _some_images(found: ConvGeometry, threads: int, rows: Any, dy: Any, addend: Any, dx: Any) -> None:
+    """Some images with channels first: a product by BLAS, then a fold while the columns are in the cache."""
     from opgauge.ops.conv_data_grad import jit_fold as jit
 
-    given = dy.reshape(found.groups, found.out_channels // found.groups, -1)
+    given = dy.reshape(len(dy), found.groups, found.out_channels // found.groups, -1)
     if found.is_pointwise:
-        np.matmul(rows, given, out=dx.reshape(found.groups, -1, given.shape[2]))
+        np.matmul(rows, given, out=dx.reshape(len(dy), found.groups, -1, given.shape[3]))
         if addend is not None:
             jit.add_in_place.on(threads)(dx.reshape(-1), addend.reshape(-1))
         return
@@ -265,50 +267,54 @@ def _one_image(found: ConvGeometry, threads: int, rows: Any, dy: Any, addend: An
     column = np.matmul(rows, given).reshape(-1)
     added = np.empty(0, dx.dtype) if addend is None else addend.reshape(-1)
     strides, padding, dilation = _three(found.strides, 1), _three(found.padding, 0), _three(found.dilation, 1)
-    planes = found.channels * sizes[0]
+    planes = len(dy) * found.channels * sizes[0]
     jit.fold.on(threads)(column, added, dx.reshape(-1), planes, sizes, strides, padding, dilation)
 
 
 def _columns_first(found: ConvGeometry, tensors: Tensors) -> Bound:
-    """Channels first, image by image."""
+    """Channels first, some images at a time."""
     dy, weight, dx, addend, wide = tensors
-    direct, threads = dx.dtype == wide, _image_threads(found, dx)
+    direct, (at_once, threads) = dx.dtype == wide, _images_at_once(found, wide)
 
     def run() -> None:
         rows = _rows(weight, found, wide)
-        for image in range(found.batch):
-            target = dx[image] if direct else np.empty(dx.shape[1:], wide)
-            added = None if addend is None else addend[image].astype(wide, copy=False)
-            _one_image(found, threads, rows, dy[image].astype(wide, copy=False), added, target)
+        for first in range(0, found.batch, at_once):
+            now = slice(first, first + at_once)
+            target = dx[now] if direct else np.empty(dx[now].shape, wide)
+            added = None if addend is None else addend[now].astype(wide, copy=False)
+            _some_images(found, threads, rows, dy[now].astype(wide, copy=False), added, target)
             if not direct:
-                dx[image] = target
+                dx[now] = target
 
     return run
 
 
 def _columns_last(found: ConvGeometry, tensors: Tensors) -> Bound:
-    """Channels last, image by image, channels transposed to the front and back; pointwise is one product."""
+    """Channels last, some images at a time, channels transposed to the front and back; pointwise is one product."""
     dy, weight, dx, addend, wide = tensors
-    threads = _image_threads(found, dx)
+    at_once, threads = _images_at_once(found, wide)
     if found.is_pointwise:
         return _one_product(found, tensors)
 
     def run() -> None:
         rows = _rows(weight, found, wide)
-        for image in range(found.batch):
-            given = np.ascontiguousarray(np.moveaxis(dy[image].astype(wide, copy=False), -1, 0))
-            target = np.empty((found.channels, *found.size), wide)
-            _one_image(found, threads, rows, given, None, target)
-            moved = np.moveaxis(target, 0, -1)
-            dx[image] = moved if addend is None else moved + addend[image].astype(wide, copy=False)
+        for first in range(0, found.batch, at_once):
+            now = slice(first, first + at_once)
+            given = np.ascontiguousarray(np.moveaxis(dy[now].astype(wide, copy=False), -1, 1))
+            target = np.empty((len(given), found.channels, *found.size), wide)
+            _some_images(found, threads, rows, given, None, target)
+            moved = np.moveaxis(target, 1, -1)
+            dx[now] = moved if addend is None else moved + addend[now].astype(wide, copy=False)
 
     return run
 
 
-def _image_threads(found: ConvGeometry, dx: Any) -> int:
-    """Threads that pay for the fold of one image."""
+def _images_at_once(found: ConvGeometry, wide: Any) -> tuple[int, int]:
+    """Images per step, whose columns and results fit the second-level cache, and threads that pay for their fold."""
     columns = found.channels * prod(found.kernel) * prod(found.out_size)
-    return count(dx.itemsize * (columns + dx.size // max(found.batch, 1)))
+    nbytes = wide.itemsize * (columns + found.channels * prod(found.size))
+    at_once = min(max(STEP_BYTES // max(nbytes, 1), 1), max(found.batch, 1))
+    return at_once, count(at_once * nbytes)
 
 
 def _one_product(found: ConvGeometry, tensors: Tensors) -> Bound:

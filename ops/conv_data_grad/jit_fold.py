@@ -26,8 +26,21 @@ def _add_spread(row: Any, at: int, stride: int, given: Any, first: int, count: i
 
 
 @njit(**INNER)
+def _spans(sizes: Any, strides: Any, padding: Any, dilation: Any) -> Any:
+    """Columns of the output that each horizontal tap adds to dx: first, number, and the column of dx of the first."""
+    spans = np.empty((sizes[5], 3), np.int64)
+    for k in range(sizes[5]):
+        left = padding[2] - k * dilation[2]
+        first = max(-(-left // strides[2]), 0)
+        spans[k, 0] = first
+        spans[k, 1] = min((sizes[2] - 1 + left) // strides[2] + 1, sizes[8]) - first
+        spans[k, 2] = first * strides[2] - left
+    return spans
+
+
+@njit(**INNER)
 def _fold_plane(
-    column: Any, addend: Any, dx: Any, plane: int, sizes: Any, strides: Any, padding: Any, dilation: Any
+    column: Any, addend: Any, dx: Any, plane: int, sizes: Any, spans: Any, strides: Any, padding: Any, dilation: Any
 ) -> None:
     depth, height, width, kernel_d, kernel_h, kernel_w, out_d, out_h, out_w = sizes
     channel, d, start = plane // depth, plane % depth, plane * height * width
@@ -38,8 +51,9 @@ def _fold_plane(
         for index in range(uintp(start), uintp(start + height * width)):
             dx[index] = 0
     for i in range(kernel_d):
-        od = d + padding[0] - i * dilation[0]
-        if od % strides[0] != 0 or od < 0 or od // strides[0] >= out_d:
+        moved = d + padding[0] - i * dilation[0]
+        od = moved // strides[0]
+        if moved < 0 or od * strides[0] != moved or od >= out_d:
             continue
         for j in range(kernel_h):
             for oh in range(out_h):
@@ -47,14 +61,10 @@ def _fold_plane(
                 if h < 0 or h >= height:
                     continue
                 for k in range(kernel_w):
-                    left = padding[2] - k * dilation[2]
-                    first = max(-(-left // strides[2]), 0)
-                    count = min((width - 1 + left) // strides[2] + 1, out_w) - first
-                    if count > 0:
+                    if spans[k, 1] > 0:
                         tap = ((channel * kernel_d + i) * kernel_h + j) * kernel_w + k
-                        given = ((tap * out_d + od // strides[0]) * out_h + oh) * out_w + first
-                        at = start + h * width + first * strides[2] - left
-                        _add_spread(dx, at, strides[2], column, given, count)
+                        given = ((tap * out_d + od) * out_h + oh) * out_w + spans[k, 0]
+                        _add_spread(dx, start + h * width + spans[k, 2], strides[2], column, given, spans[k, 1])
 
 
 @parallel(error_model="numpy")
@@ -72,8 +82,9 @@ def fold(
 
     planes: C D. sizes: of dx, of the kernel and of the output.
     """
+    spans = _spans(sizes, strides, padding, dilation)
     for plane in prange(planes):
-        _fold_plane(column, addend, dx, np.int64(plane), sizes, strides, padding, dilation)
+        _fold_plane(column, addend, dx, np.int64(plane), sizes, spans, strides, padding, dilation)
 
 
 @parallel(error_model="numpy")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 
 from opgauge.ops import ShapeError
@@ -25,6 +26,32 @@ def test_threads_share_no_scratch(monkeypatch: pytest.MonkeyPatch, layout: str) 
     for made in GROUPED:
         case = made.case("float32", layout)
         assert complaint(case, inputs_of(case), "optimized") == ""
+
+
+IN_STEPS = (
+    Convolution((5, 9, 7, 8), (6, 9, 3, 2), add=True, params={"padding_before": 1, "strides": (2, 3)}),
+    Convolution((5, 16, 3, 6, 5), (12, 8, 2, 3, 1), params={"strides": (2, 1, 2), "dilation_rate": 2, "groups": 2}),
+    Convolution((5, 60, 3, 4), (24, 20, 1, 1), add=True, params={"groups": 3}),
+)
+
+
+@pytest.mark.parametrize("at_once", [1, 2, 5])
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_images_of_a_batch_are_computed_in_steps(monkeypatch: pytest.MonkeyPatch, layout: str, at_once: int) -> None:
+    """Five images, one, two or all at a time, the last step shorter."""
+    monkeypatch.setattr(cpu, "_images_at_once", lambda *_: (at_once, 1))
+    for made in IN_STEPS:
+        for dtype in ("float32", "float16"):
+            case = made.case(dtype, layout)
+            assert complaint(case, inputs_of(case), "optimized") == ""
+
+
+def test_small_images_share_steps_and_large_ones_do_not() -> None:
+    """A step has as many images as fit its bytes, at least one and no more than there are."""
+    for x, expected in (((32, 32, 1, 1), 32), ((64, 32, 8, 8), 9), ((3, 64, 64, 64), 1)):
+        found = geometry(x, (4, x[1], 3, 3), ConvDataGradParams(strides=2, padding_before=1))
+        at_once, _ = cpu._images_at_once(found, np.dtype(np.float32))
+        assert at_once == expected
 
 
 def test_grouped_pointwise_channels_last() -> None:
