@@ -6,18 +6,16 @@ from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
 from multiprocessing import get_context
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from opgauge import ops
 from opgauge.ops._cuda.source import ARCHITECTURES, Compiled, CudaSource, all_sources, compile_source
-from tests.draws import some
 from tests.translation import Translated, translate
 
 ROOT = Path(ops.__file__).parent
 OPTIMIZED = "sm_90a"
-"""Where spills are looked for, in half of the sources in a run: optimizing takes nearly all of a compiler's time."""
+"""Where spills are looked for in every run: optimizing takes nearly all of a compiler's time."""
 EACH_TYPE = "sm_80"
 """Where all types are compiled in every run; for others, what is like there is by `-m thorough`."""
 TWINS = ("double", "<long", "<unsigned", "<int", "<short", "<signed", "<bool")
@@ -29,10 +27,6 @@ PRODUCTS = ('mma.cuh"', 'warpgroup.cuh"')
 """What sources of matrix products include."""
 SELDOM = (*TWINS, *SHORT)
 """Types whose kernels spill no more than those of float32 do: they are looked at by `-m thorough`."""
-ALWAYS = (EACH_TYPE, OPTIMIZED)
-"""Architectures that each source is compiled for in every run, and for one of the others."""
-DRAWN = some("spills", all_sources(), len(all_sources()) // 2)
-"""Sources in which this run looks for spills; of the others all kernels are drafts."""
 WHOLE = ("fused.cu", "persistent.cu")
 """Sources whose own tests look at all types: compiled once for these and those."""
 COMMON = """
@@ -109,8 +103,7 @@ def drafted(source: CudaSource, architecture: str) -> tuple[str, ...]:
     """What is only drafted for an architecture: what may differ there, unless it is optimized."""
     wanted = source.on(architecture)
     if architecture == OPTIMIZED:
-        seen = set(without(source.on(EACH_TYPE), SHORT)) - set(optimized(source))
-        seen |= set(optimized(source)) if source in DRAWN else set()
+        seen = {*optimized(source), *without(source.on(EACH_TYPE), SHORT)}
         return tuple(one for one in wanted if one not in seen)
     if architecture != EACH_TYPE:
         wanted = without(wanted, TWINS) or wanted
@@ -139,19 +132,10 @@ def draft_of(path: Path, architecture: str, expressions: tuple[str, ...]) -> set
     return set(compiled.names) & set(compiled.resources)
 
 
-def drawn_pairs() -> list[Any]:
-    """Each source with the architectures that this run compiles it for."""
-    others = [name for name in ARCHITECTURES if name not in ALWAYS]
-    return [
-        pytest.param(source, architecture, id=f"{named(source)}-{source.path.stem}-{architecture}")
-        for number, source in enumerate(all_sources())
-        for architecture in (*ALWAYS, *some(f"architectures {number}", others, 1))
-    ]
-
-
-@pytest.mark.parametrize(("source", "architecture"), drawn_pairs())
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
+@pytest.mark.parametrize("source", all_sources(), ids=named)
 def test_source_compiles(source: CudaSource, architecture: str, drafts: ProcessPoolExecutor) -> None:
-    """All that a source may be asked for compiles, on each architecture that was drawn what may differ there."""
+    """All that a source may be asked for compiles, on each architecture what may differ there."""
     wanted = drafted(source, architecture)
     if wanted:
         assert drafts.submit(draft_of, source.path, architecture, wanted).result() == set(wanted)
@@ -159,14 +143,14 @@ def test_source_compiles(source: CudaSource, architecture: str, drafts: ProcessP
 
 @pytest.mark.parametrize("source", all_sources(), ids=named)
 def test_every_expression_is_compiled_somewhere(source: CudaSource) -> None:
-    """Whatever is left to `-m thorough`, and whatever is drawn; and each architecture has something to compile."""
+    """In every run, whatever is left to `-m thorough`; and each architecture has something to compile."""
     compiled = {name: drafted(source, name) for name in ARCHITECTURES}
     compiled[OPTIMIZED] += optimized(source)
     assert {one for found in compiled.values() for one in found} == set(source.expressions)
     assert all(compiled.values())
 
 
-@pytest.mark.parametrize("source", DRAWN, ids=named)
+@pytest.mark.parametrize("source", all_sources(), ids=named)
 def test_source_spills_nowhere(source: CudaSource) -> None:
     """Optimized for Hopper, no kernel of float32 spills more than a call must, and no products wait for each other."""
     compiled = source.compile(OPTIMIZED, optimized(source))
