@@ -15,13 +15,14 @@ from opgauge.ops import Kernel, dtype_info
 from opgauge.ops._core import tuning
 from opgauge.ops._core.op import TensorSpec
 from opgauge.ops._cuda import source as source_module
-from opgauge.ops._cuda.gemm import cooperative, ping_pong, stationary_registers
-from opgauge.ops._cuda.source import CudaSource
+from opgauge.ops._cuda.gemm import launch as gemm_launch
+from opgauge.ops._cuda.source import CudaSource, Gpu
 from opgauge.ops.conv_data_grad import cuda as conv_data_grad
 from opgauge.ops.normalization import channels_first
 from tests.emulation.emulator import CAPABILITY, MODEL, DeviceArray
 
-ATTRIBUTES = {"MultiProcessorCount": 132, "MaxSharedMemoryPerBlockOptin": 227 * 1024}
+H200 = Gpu(132, 90, 227 * 1024)
+ATTRIBUTES = {"MultiProcessorCount": H200.multiprocessors, "MaxSharedMemoryPerBlockOptin": H200.shared_memory_bytes}
 ALIGNMENT = 4096
 
 
@@ -75,8 +76,7 @@ def recorded() -> Iterator[list[Launch]]:
         patch.setattr(tuning, "device_model", lambda *_: MODEL)
         patch.setattr(channels_first, "_resident", lambda *_: 1)
         patch.setattr(conv_data_grad, "_multiply_by_blas", lambda *_: lambda: None)
-        for module in (cooperative, ping_pong, stationary_registers):
-            patch.setattr(module, "tensor_map", lambda *_: None)
+        patch.setattr(gemm_launch, "tensor_map", lambda *_: None)
         patch.setattr(np, "matmul", _no_product)
         tuning._forget()
         yield found

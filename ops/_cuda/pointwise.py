@@ -12,7 +12,8 @@ from opgauge.ops._core.dtype import dtype_info
 from opgauge.ops._core.errors import ShapeError
 from opgauge.ops._core.op import Array, Shape
 from opgauge.ops._core.tuning import declare
-from opgauge.ops._cuda.source import DIVISOR, CudaSource, divisor, whole_vector
+from opgauge.ops._cuda.source import CudaSource, whole_vector
+from opgauge.ops._cuda.struct import DIVISOR, divisor
 
 THREADS, SINGLE_THREADS = 256, 512
 """Threads per block of a pointwise kernel that moves vectors, and of one that moves single elements."""

@@ -18,7 +18,7 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass, fields
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -26,7 +26,7 @@ from opgauge.ops._core.backend import cupy
 from opgauge.ops._core.cache import cache_folder
 from opgauge.ops._core.errors import BackendError, CompileError
 from opgauge.ops._core.op import Array
-from opgauge.ops._cuda.struct import define
+from opgauge.ops._cuda.struct import DIVISOR, define
 
 INCLUDE = Path(__file__).parent / "include"
 ARCHITECTURES = ("sm_75", "sm_80", "sm_90a", "sm_100", "sm_120")
@@ -174,6 +174,22 @@ def architecture() -> int:
     return int(_capability(cupy().cuda.runtime.getDevice()))
 
 
+class Gpu(NamedTuple):
+    """The properties of a GPU that a choice of kernels depends on.
+
+    architecture: compute capability as a number, 90 for 9.0. shared_memory_bytes: maximum that a block can opt in to.
+    """
+
+    multiprocessors: int
+    architecture: int
+    shared_memory_bytes: int
+
+
+def current_gpu() -> Gpu:
+    """Properties of the current device."""
+    return Gpu(multiprocessors(), architecture(), shared_memory_bytes())
+
+
 def compile_source(
     path: Path, expressions: tuple[str, ...], arch: str, options: tuple[str, ...] = (), *, draft: bool = False
 ) -> Compiled:
@@ -297,17 +313,6 @@ def _write(path: Path, content: bytes) -> None:
     with os.fdopen(handle, "wb") as file:
         file.write(content)
     Path(temporary).replace(path)
-
-
-DIVISOR = np.dtype([("value", np.uint32), ("multiplier", np.uint32), ("shift", np.uint32)])
-"""`Divisor` of `include/divide.cuh`."""
-
-
-def divisor(value: int) -> Array:
-    """A `Divisor` of `include/divide.cuh`: divides numbers below 2^31 by `value` (1 to 2^31 - 1)."""
-    shift = (value - 1).bit_length()
-    multiplier = ((1 << 32) * ((1 << shift) - value)) // value + 1
-    return np.array((value, multiplier, shift), DIVISOR)
 
 
 def pointers(*arrays: Any) -> Array:

@@ -5,8 +5,36 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+import numpy as np
+
+from opgauge.ops._core.op import Array
+
 SCALARS = {"int32": "int", "uint32": "unsigned int", "int64": "long long", "uint64": "unsigned long long"}
 """C++ types by dtype."""
+DIVISOR = np.dtype([("value", np.uint32), ("multiplier", np.uint32), ("shift", np.uint32)])
+"""`Divisor` of `include/divide.cuh`."""
+
+
+def divisor(value: int) -> Array:
+    """A `Divisor` of `include/divide.cuh`: divides numbers below 2^31 by `value` (1 to 2^31 - 1)."""
+    shift = (value - 1).bit_length()
+    multiplier = ((1 << 32) * ((1 << shift) - value)) // value + 1
+    return np.array((value, multiplier, shift), DIVISOR)
+
+
+def pack(dtype: Any, values: Mapping[str, Any]) -> Array:
+    """A struct of `values` by field; a field of dtype `DIVISOR` takes the number to divide by.
+
+    Raises KeyError for a missing field that is no padding.
+    """
+    fields = ((name, kind) for name, (kind, *_) in dtype.fields.items())
+    return np.array(tuple(_packed(kind, values, name) for name, kind in fields), dtype)
+
+
+def _packed(kind: Any, values: Mapping[str, Any], name: str) -> Any:
+    if kind.base == DIVISOR:
+        return [divisor(value) for value in values[name]] if kind.shape else divisor(values[name])
+    return b"" if kind.base.kind == "V" and not kind.base.names else values[name]
 
 
 def define(name: str, dtype: Any, known: Mapping[str, Any]) -> str:

@@ -6,7 +6,7 @@ Columns and a fold are used if the tensor cores lack the dtype, or a tap reaches
 from __future__ import annotations
 
 from math import gcd, prod
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -15,10 +15,14 @@ from opgauge.ops._core.dtype import FLOATS, dtype_info
 from opgauge.ops._core.kernel import Bound
 from opgauge.ops._core.op import Shapes
 from opgauge.ops._core.registry import kernel
-from opgauge.ops._cuda.gemm.gemm import Matrix, product, product_of_images, supported, transposed_bytes
-from opgauge.ops._cuda.source import DIVISOR, CudaSource, divisor, multiprocessors
-from opgauge.ops.conv_data_grad.cuda_direct import config_here, convolve_directly
-from opgauge.ops.conv_data_grad.cuda_gather import gather, workspace_bytes
+from opgauge.ops._cuda.gemm.launch import multiply
+from opgauge.ops._cuda.gemm.problem import TRANSPOSE, GemmProblem, Matrix
+from opgauge.ops._cuda.gemm.select import supported, workspace_bytes
+from opgauge.ops._cuda.source import CudaSource, Gpu, current_gpu, multiprocessors
+from opgauge.ops._cuda.struct import DIVISOR, divisor
+from opgauge.ops.conv_data_grad.cuda_direct import DirectConfig, convolve_directly, direct_config
+from opgauge.ops.conv_data_grad.cuda_gather import gather, gather_layout
+from opgauge.ops.conv_data_grad.gather_layout import GatherLayout
 from opgauge.ops.conv_data_grad.op import ConvDataGradParams, ConvGeometry, geometry
 
 THREADS = 256
@@ -63,20 +67,58 @@ SOURCE = CudaSource(
 """Declared instances of kernels.cu."""
 
 
-def _workspace(shapes: Shapes, params: ConvDataGradParams) -> int:
-    """Bytes of: none for a single product, or dy transposed; dy and the filter repacked; else the columns."""
-    found = geometry(shapes.inputs["x_like"].shape, shapes.inputs["filter"].shape, params)
-    dtype = shapes.outputs["dx"].dtype
-    info = dtype_info(dtype)
-    if config_here(found, dtype) is not None or is_small(found, dtype):
-        return 0
-    if found.is_pointwise and supported(dtype):
-        return _transposed_bytes(found, dtype)
-    gathering = workspace_bytes(found, dtype)
-    if gathering is not None:
-        return gathering
+class SmallConfig(NamedTuple):
+    """Launch of `multiply`: `lanes` threads share an element of dx."""
+
+    found: ConvGeometry
+    lanes: int
+    workspace_bytes: int = 0
+
+    def __str__(self) -> str:
+        return f"multiply, {self.lanes} threads an element"
+
+
+class ColumnsConfig(NamedTuple):
+    """Columns that are folded into dx: a product, or None for the BLAS, and bytes of the columns."""
+
+    product: GemmProblem | None
+    workspace_bytes: int
+    reason: str
+
+    def __str__(self) -> str:
+        return f"columns by {'a product' if self.product else 'the BLAS'}, folded: {self.reason}"
+
+
+ConvConfig = DirectConfig | SmallConfig | GemmProblem | GatherLayout | ColumnsConfig
+
+
+def plan(found: ConvGeometry, dtype: str, gpu: Gpu, *, added: bool = False) -> ConvConfig:
+    """The kernels for a convolution that is not empty, on `gpu`. added: there is an addend.
+
+    One launch for small groups or few products; one product for 1x1; taps that gather dy; else columns.
+    """
+    direct = direct_config(found, dtype, gpu)
+    if direct is not None:
+        return direct
+    if is_small(found, dtype):
+        return SmallConfig(found, _lanes(found, gpu))
+    own = supported(dtype, gpu)
+    if own and found.is_pointwise:
+        return _product(found, dtype, dtype, added=added)
+    layout = gather_layout(found, dtype, gpu)
+    if layout is not None:
+        return layout
+    wide = dtype_info(dtype).accumulate
     columns = found.channels * prod(found.kernel) * found.batch * prod(found.out_size)
-    return columns * dtype_info(info.accumulate).itemsize
+    reason = "taps reach beyond shared memory" if own else "tensor cores lack the dtype"
+    return ColumnsConfig(_product(found, dtype, wide) if own else None, columns * dtype_info(wide).itemsize, reason)
+
+
+def _workspace(shapes: Shapes, params: ConvDataGradParams) -> int:
+    """Bytes of: none for one launch; dy transposed for a product; dy and the filter repacked; else the columns."""
+    found, gpu = geometry(shapes.inputs["x_like"].shape, shapes.inputs["filter"].shape, params), current_gpu()
+    config = plan(found, shapes.outputs["dx"].dtype, gpu)
+    return workspace_bytes(config, gpu) if isinstance(config, GemmProblem) else config.workspace_bytes
 
 
 @kernel("conv_data_grad", "optimized", "cuda", FLOATS, prepare=True, workspace=_workspace)
@@ -95,25 +137,16 @@ def conv_data_grad(
     dx = out["dx"]
     if min(dx.size, dy.size) == 0:
         return _copy(dx, add_to_output)
-    direct = config_here(found, dx.dtype.name)
-    if direct is not None:
-        return convolve_directly(direct, dy, filter, dx, add_to_output)
-    if is_small(found, dx.dtype.name):
-        return _multiply_small(found, dy, filter, dx, add_to_output)
-    own = supported(dy.dtype.name)
-    if own and found.is_pointwise:
-        return _multiply(found, dy, filter, dx, add_to_output, workspace)
-    if workspace_bytes(found, dx.dtype.name) is not None:
-        return gather(found, dy, filter, dx, add_to_output, workspace)
-    columns = workspace.view(dtype_info(dtype_info(dx.dtype.name).accumulate).numpy)
-    multiply = _multiply(found, dy, filter, columns, None) if own else _multiply_by_blas(found, dy, filter, columns)
-    fold = _fold(found, columns, dx, add_to_output)
-
-    def run() -> None:
-        multiply()
-        fold()
-
-    return run
+    config = plan(found, dx.dtype.name, current_gpu(), added=add_to_output is not None)
+    if isinstance(config, DirectConfig):
+        return convolve_directly(config, dy, filter, dx, add_to_output)
+    if isinstance(config, SmallConfig):
+        return _multiply_small(config, dy, filter, dx, add_to_output)
+    if isinstance(config, GatherLayout):
+        return gather(config, dy, filter, dx, add_to_output, workspace)
+    if isinstance(config, GemmProblem):
+        return multiply(config, *_factors(found, dy, filter), dx, add_to_output, workspace)
+    return _by_columns(found, config.product, dy, filter, dx, add_to_output, workspace)
 
 
 def _copy(dx: Any, addend: Any) -> Bound:
@@ -122,41 +155,47 @@ def _copy(dx: Any, addend: Any) -> Bound:
     return lambda: namespace(dx).copyto(dx, addend)
 
 
-def _transposed_bytes(found: ConvGeometry, dtype: str) -> int:
+def _product(found: ConvGeometry, dtype: str, result: str, *, added: bool = False) -> GemmProblem:
+    """Product of filter and dy to (C taps, N P), for channels_last (N P, taps C); a single tap is dx itself."""
+    pixels, taps, groups = prod(found.out_size), prod(found.kernel), found.groups
+    outs, each = found.out_channels // groups, found.channels // groups * taps
+    weight = Matrix(each, group=outs * each)
     if found.channels_last:
-        return 0
-    pixels, groups = prod(found.out_size), found.groups
-    size = (found.channels // groups, found.batch * pixels, found.out_channels // groups)
-    return transposed_bytes(dtype, size, pixels, groups)
+        dy, d = Matrix(found.out_channels, group=outs, k_major=True), Matrix(groups * each, group=each)
+        return GemmProblem(dtype, result, (found.batch * pixels, each, outs), dy, weight, d, groups, added)
+    dy = Matrix(pixels, image=found.out_channels * pixels, post=pixels, group=outs * pixels)
+    d = Matrix(pixels, image=groups * each * pixels, post=pixels, group=each * pixels)
+    workspace = TRANSPOSE if found.is_pointwise else ""
+    return GemmProblem(
+        dtype, result, (each, found.batch * pixels, outs), weight, dy, d, groups, added, workspace=workspace
+    )
 
 
-def _multiply(found: ConvGeometry, dy: Any, weight: Any, d: Any, addend: Any, workspace: Any = None) -> Bound:
-    """Multiply filter and dy to (C taps, N P), for channels_last (N P, taps C); with dx as d, to dx.
+def _factors(found: ConvGeometry, dy: Any, weight: Any) -> tuple[Any, Any]:
+    """Arrays of a and b of `_product`."""
+    return (dy, weight) if found.channels_last else (weight, dy)
 
-    workspace: buffer for the transposed dy.
-    """
-    pixels, taps = prod(found.out_size), prod(found.kernel)
-    out_each, each = found.out_channels // found.groups, found.channels // found.groups * taps
-    if found.channels_last:
-        rows = found.batch * pixels
-        a = Matrix(dy, found.out_channels, group=out_each, along=True)
-        b = Matrix(weight, each, group=out_each * each)
-        target = Matrix(d, found.groups * each, group=each)
-        return product(a, b, target, (rows, each, out_each), groups=found.groups, addend=addend)
-    image = found.out_channels * pixels
-    a = Matrix(weight, each, group=out_each * each)
-    b = Matrix(dy, pixels, image=image, post=pixels, group=out_each * pixels)
-    target = Matrix(d, pixels, image=found.groups * each * pixels, post=pixels, group=each * pixels)
-    size = (each, found.batch * pixels, out_each)
-    if workspace is not None and _transposed_bytes(found, dy.dtype.name):
-        turned = product_of_images(a, b, target, size, groups=found.groups, addend=addend, workspace=workspace)
-        if turned is not None:
-            return turned
-    return product(a, b, target, size, groups=found.groups, addend=addend)
+
+def _by_columns(
+    found: ConvGeometry, problem: GemmProblem | None, dy: Any, weight: Any, dx: Any, addend: Any, workspace: Any
+) -> Bound:
+    """Two launches: a product to columns, which are folded into dx."""
+    columns = workspace.view(dtype_info(dtype_info(dx.dtype.name).accumulate).numpy)
+    if problem is None:
+        first = _multiply_by_blas(found, dy, weight, columns)
+    else:
+        first = multiply(problem, *_factors(found, dy, weight), columns)
+    fold = _fold(found, columns, dx, addend)
+
+    def run() -> None:
+        first()
+        fold()
+
+    return run
 
 
 def _multiply_by_blas(found: ConvGeometry, dy: Any, weight: Any, columns: Any) -> Bound:
-    """Like `_multiply`, by the BLAS."""
+    """Like `_product`, by the BLAS."""
     xp = namespace(dy)
     wide, groups = columns.dtype, found.groups
     out_each = found.out_channels // groups
@@ -211,6 +250,11 @@ def _fold(found: ConvGeometry, columns: Any, dx: Any, addend: Any) -> Bound:
     return lambda: function(grid, (THREADS,), arguments)
 
 
+def _elements(found: ConvGeometry) -> int:
+    """Elements of dx."""
+    return found.batch * found.channels * prod(found.size)
+
+
 def products(found: ConvGeometry) -> int:
     """Multiply-adds, without those of taps that reach beyond dy."""
     total = found.batch * found.out_channels * (found.channels // found.groups)
@@ -226,15 +270,14 @@ def products(found: ConvGeometry) -> int:
 def is_small(found: ConvGeometry, dtype: str) -> bool:
     """Whether one launch without tensor cores is faster than others."""
     in_16_bits = dtype_info(dtype).itemsize == np.dtype(np.float16).itemsize
-    elements = found.batch * found.channels * prod(found.size)
-    work = products(found) + _ELEMENT_PRODUCTS * elements
+    work = products(found) + _ELEMENT_PRODUCTS * _elements(found)
     return work <= (_FEW_POINTWISE if found.is_pointwise else _FEW_16_BIT if in_16_bits else _FEW)
 
 
-def _lanes(found: ConvGeometry, size: int) -> int:
+def _lanes(found: ConvGeometry, gpu: Gpu) -> int:
     """Threads that share an element of dx: they fill the device, and their chains of sums are short."""
     lanes, outs = 1, found.out_channels // found.groups
-    wanted = _LANE_THREADS * multiprocessors()
+    size, wanted = _elements(found), _LANE_THREADS * gpu.multiprocessors
     while lanes < min(outs, THREADS) and (
         size * lanes < wanted or -(-outs // lanes) * prod(found.kernel) > _LONGEST_CHAIN
     ):
@@ -242,10 +285,11 @@ def _lanes(found: ConvGeometry, size: int) -> int:
     return lanes
 
 
-def _multiply_small(found: ConvGeometry, dy: Any, weight: Any, dx: Any, addend: Any) -> Bound:
+def _multiply_small(config: SmallConfig, dy: Any, weight: Any, dx: Any, addend: Any) -> Bound:
     """One launch without tensor cores."""
+    found, lanes = config.found, config.lanes
     pixels, taps, each = prod(found.out_size), prod(found.kernel), found.channels // found.groups
-    outs, lanes = found.out_channels, _lanes(found, dx.size)
+    outs = found.out_channels
     first, last = (outs * pixels, pixels, 1, each * taps, taps, 1), (outs * pixels, 1, outs, taps * each, 1, each)
     strides = last if found.channels_last else first
     factors = np.array((*strides, outs // found.groups, lanes), _FACTORS)

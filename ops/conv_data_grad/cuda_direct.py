@@ -6,13 +6,14 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 from math import prod
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
 from opgauge.ops._core.dtype import FLOATS, dtype_info
 from opgauge.ops._core.kernel import Bound
-from opgauge.ops._cuda.source import DIVISOR, CudaSource, divisor, multiprocessors, shared_memory_bytes, widest_vector
+from opgauge.ops._cuda.source import CudaSource, Gpu, widest_vector
+from opgauge.ops._cuda.struct import DIVISOR, pack
 from opgauge.ops.conv_data_grad.op import ConvGeometry
 
 AXES, THREADS, WARP, SECTOR_BYTES = 3, 256, 32, 32
@@ -92,6 +93,11 @@ class DirectConfig:
     lanes: tuple[int, int]
     block_groups: int
     stage_outs: int
+    workspace_bytes: ClassVar[int] = 0
+
+    def __str__(self) -> str:
+        (rows, columns), groups = self.tile, self.block_groups
+        return f"direct tile {rows}x{columns} of {groups} groups, grid {self.blocks} block {self.threads}: small groups"
 
     @property
     def itemsize(self) -> int:
@@ -212,7 +218,7 @@ class DirectConfig:
 
     def struct(self, widest: int, *, vector_store: bool) -> Any:
         """The configuration as the kernel's Plan."""
-        found, plan = self.found, np.zeros((), _PLAN)
+        found = self.found
         kernel = three(found.kernel, 1)
         (rows, columns), (down, across, group_blocks) = self.halo, self.counts
         vector, channels = self.vector(widest), self.block_groups * self.stage_outs
@@ -261,13 +267,8 @@ class DirectConfig:
             "taps": kernel[1] * kernel[2],
             "tap_rows": kernel[1],
         }
-        for name, value in numbers.items():
-            plan[name] = value
-        for name, value in divisors.items():
-            plan[name] = divisor(value)
-        for axis, stride in enumerate(three(found.strides, 1)):
-            plan["stride"][axis] = divisor(stride)
-        return plan
+        strides = {"stride": three(found.strides, 1)}
+        return pack(_PLAN, {**numbers, **divisors, **strides})
 
 
 def _splits(length: int, powers: tuple[int, ...]) -> list[int]:
@@ -327,12 +328,11 @@ def pays(found: ConvGeometry, dtype: str) -> bool:
     return found.groups > 1 and products <= (MOST_PRODUCTS_16_BIT if dtype_info(dtype).itemsize == 2 else MOST_PRODUCTS)
 
 
-def config_here(found: ConvGeometry, dtype: str) -> DirectConfig | None:
-    """The configuration for the current device; None if `direct` does not pay or does not fit."""
+def direct_config(found: ConvGeometry, dtype: str, gpu: Gpu) -> DirectConfig | None:
+    """The configuration for `gpu`; None if `direct` does not pay or does not fit."""
     if not pays(found, dtype) or min(found.batch, found.out_channels, found.channels) == 0:
         return None
-    shared = shared_memory_bytes() - RESERVED_BYTES
-    return select(found, dtype, shared, multiprocessors())
+    return select(found, dtype, gpu.shared_memory_bytes - RESERVED_BYTES, gpu.multiprocessors)
 
 
 def convolve_directly(config: DirectConfig, dy: Any, weight: Any, dx: Any, addend: Any) -> Bound:

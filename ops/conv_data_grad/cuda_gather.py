@@ -13,8 +13,8 @@ import numpy as np
 
 from opgauge.ops._core.dtype import dtype_info
 from opgauge.ops._core.kernel import Bound
-from opgauge.ops._cuda.gemm.gemm import AMPERE
-from opgauge.ops._cuda.source import CudaSource, architecture, multiprocessors, shared_memory_bytes
+from opgauge.ops._cuda.gemm.select import AMPERE
+from opgauge.ops._cuda.source import CudaSource, Gpu
 from opgauge.ops.conv_data_grad.gather_layout import PREPARE_THREADS, RESERVED_BYTES, GatherLayout, Tile
 from opgauge.ops.conv_data_grad.op import ConvGeometry
 
@@ -86,27 +86,17 @@ def layouts(found: ConvGeometry, itemsize: int, shared: int, processors: int) ->
     return tuple(sorted(possible, key=lambda layout: _duration(layout, processors)))
 
 
-def _here(found: ConvGeometry, dtype: str) -> GatherLayout | None:
-    """The best plan on the current device."""
-    if dtype not in DTYPES or architecture() < AMPERE or min(found.batch, found.out_channels, found.channels) == 0:
+def gather_layout(found: ConvGeometry, dtype: str, gpu: Gpu) -> GatherLayout | None:
+    """The best plan on `gpu`; None if the kernels do not support the convolution."""
+    if dtype not in DTYPES or gpu.architecture < AMPERE or min(found.batch, found.out_channels, found.channels) == 0:
         return None
-    shared = shared_memory_bytes() - RESERVED_BYTES
-    return next(iter(layouts(found, dtype_info(dtype).itemsize, shared, multiprocessors())), None)
+    shared = gpu.shared_memory_bytes - RESERVED_BYTES
+    return next(iter(layouts(found, dtype_info(dtype).itemsize, shared, gpu.multiprocessors)), None)
 
 
-def workspace_bytes(found: ConvGeometry, dtype: str) -> int | None:
-    """Bytes of workspace for `gather`; None if it does not support the convolution."""
-    layout = _here(found, dtype)
-    return None if layout is None else sum(layout.sizes)
-
-
-def gather(found: ConvGeometry, dy: Any, weight: Any, dx: Any, addend: Any, workspace: Any) -> Bound:
-    """Two launches, the first of which repacks dy and the filter; requires `workspace_bytes`."""
+def gather(layout: GatherLayout, dy: Any, weight: Any, dx: Any, addend: Any, workspace: Any) -> Bound:
+    """Two launches, the first of which repacks dy and the filter, to a workspace of `layout.sizes`."""
     dtype = dx.dtype.name
-    layout = _here(found, dtype)
-    if layout is None:
-        msg = "taps reach too far"
-        raise LookupError(msg)
     lines, scales, packed, row_scales, partial, counters = _cut(workspace, layout.sizes)
     plan, shared, tile = layout.struct(), layout.shared_bytes, layout.tile
     prepare = SOURCE.function(f"prepare<{dtype_info(dtype).ctype}>")

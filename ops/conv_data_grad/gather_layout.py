@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from opgauge.ops._cuda.source import DIVISOR, divisor
+from opgauge.ops._cuda.struct import DIVISOR, divisor
 from opgauge.ops.conv_data_grad.op import ConvGeometry
 from opgauge.ops.conv_data_grad.residue_classes import AXES, MOST_PASSES, MOST_TAPS, Axis, ClassTiles, axes_of
 
@@ -77,6 +77,11 @@ class GatherLayout:
     tile: Tile
     merged: bool
     splits: int = 1
+
+    def __str__(self) -> str:
+        grid, splits = "x".join(map(str, self.grid)), f", {self.splits} splits" if self.splits > 1 else ""
+        classes = "classes as rows" if self.merged else "a product for each class"
+        return f"convolve tile {self.tile.rows}x{self.tile.columns}, {classes}{splits}, grid {grid}"
 
     @cached_property
     def axes(self) -> tuple[Axis, ...]:
@@ -228,6 +233,11 @@ class GatherLayout:
             4 * shared_tiles,
         )
         return tuple(padded(size, ALIGNMENT) for size in exact)
+
+    @property
+    def workspace_bytes(self) -> int:
+        """Bytes of all of them."""
+        return sum(self.sizes)
 
     @property
     def filter_blocks(self) -> int:

@@ -12,8 +12,11 @@ from opgauge.ops._core.dtype import FLOATS, dtype_info
 from opgauge.ops._core.kernel import Bound
 from opgauge.ops._core.op import Shapes
 from opgauge.ops._core.registry import kernel
-from opgauge.ops._cuda.gemm.gemm import Matrix, product, splits_bytes, supported
-from opgauge.ops._cuda.source import DIVISOR, CudaSource, divisor, flag, multiprocessors
+from opgauge.ops._cuda.gemm.launch import multiply
+from opgauge.ops._cuda.gemm.problem import EXACT, SPLITS, GemmProblem, Matrix
+from opgauge.ops._cuda.gemm.select import supported, workspace_bytes
+from opgauge.ops._cuda.source import CudaSource, current_gpu, flag, multiprocessors
+from opgauge.ops._cuda.struct import DIVISOR, divisor
 from opgauge.ops.deformable_conv.op import DeformableConvParams, geometry
 from opgauge.ops.deformable_conv.sampling import SamplingGeometry
 
@@ -113,9 +116,8 @@ def _columns_bytes(shapes: Shapes, params: DeformableConvParams) -> int:
 def split_bytes(shapes: Shapes, params: DeformableConvParams) -> int:
     """Bytes for the columns, and for a product that splits its depth among blocks."""
     found = geometry(shapes.inputs["x"].shape, shapes.inputs["filter"].shape, params)
-    depth = found.channels // found.groups * found.taps
-    size = (found.out_channels // found.groups, found.batch * found.pixels, depth)
-    return -(-_columns_bytes(shapes, params) // ALIGNMENT) * ALIGNMENT + splits_bytes(size, found.groups)
+    problem = columns_product(found, shapes.inputs["x"].dtype)
+    return -(-_columns_bytes(shapes, params) // ALIGNMENT) * ALIGNMENT + workspace_bytes(problem, current_gpu())
 
 
 def _image_bytes(shapes: Shapes, params: DeformableConvParams) -> int:
@@ -132,21 +134,26 @@ def _by_blas(found: SamplingGeometry, filter: Any, columns: Any, out: Any, works
     return lambda: xp.matmul(matrix, given, out=target)
 
 
+def columns_product(found: SamplingGeometry, dtype: str, parts: int = EXACT) -> GemmProblem:
+    """Product of the filter and columns of all images."""
+    depth, each, pixels = found.depth, found.out_channels // found.groups, found.pixels
+    a = Matrix(depth, group=each * depth, k_major=True)
+    b = Matrix(pixels, image=found.channels * found.taps * pixels, post=pixels, group=depth * pixels)
+    d = Matrix(pixels, image=found.out_channels * pixels, post=pixels, group=each * pixels)
+    size = (each, found.batch * pixels, depth)
+    return GemmProblem(dtype, dtype, size, a, b, d, found.groups, parts=parts, workspace=SPLITS)
+
+
 def by_tensor_cores(parts: int) -> Multiply:
     """One product over all images by the project's own kernel."""
 
-    def multiply(found: SamplingGeometry, filter: Any, columns: Any, out: Any, workspace: Any) -> Bound:
-        if not supported(filter.dtype.name):
+    def multiply_columns(found: SamplingGeometry, filter: Any, columns: Any, out: Any, workspace: Any) -> Bound:
+        dtype = filter.dtype.name
+        if not supported(dtype, current_gpu()):
             return _by_blas(found, filter, columns, out)
-        depth, each, pixels = filter.size // found.out_channels, found.out_channels // found.groups, found.pixels
-        a = Matrix(filter, depth, group=each * depth, along=True)
-        image = found.channels * found.taps * pixels
-        b = Matrix(columns, pixels, image=image, post=pixels, group=depth * pixels)
-        d = Matrix(out, pixels, image=found.out_channels * pixels, post=pixels, group=each * pixels)
-        size = (each, found.batch * pixels, depth)
-        return product(a, b, d, size, groups=found.groups, parts=parts, workspace=workspace)
+        return multiply(columns_product(found, dtype, parts), filter, columns, out, None, workspace)
 
-    return multiply
+    return multiply_columns
 
 
 def unfold_then(multiply: Multiply) -> Callable[..., Bound]:

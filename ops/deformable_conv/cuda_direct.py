@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from math import gcd
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
 from opgauge.ops._core.dtype import FLOATS, dtype_info
 from opgauge.ops._core.kernel import Bound
-from opgauge.ops._cuda.source import DIVISOR, CudaSource, divisor, multiprocessors, shared_memory_bytes
+from opgauge.ops._cuda.source import CudaSource, Gpu
+from opgauge.ops._cuda.struct import DIVISOR, divisor
 from opgauge.ops.deformable_conv.cuda import conv_struct, ctype
 from opgauge.ops.deformable_conv.sampling import SamplingGeometry
 
@@ -61,6 +62,11 @@ class DirectLayout:
     shape: tuple[int, int]
     lanes: int = 1
     unit_lanes: int = 1
+    workspace_bytes: ClassVar[int] = 0
+
+    def __str__(self) -> str:
+        grid = "x".join(map(str, self.grid))
+        return f"direct, {self.lanes} threads a pixel, grid {grid} block {THREADS}: few channels or few pixels"
 
     @property
     def group_channels(self) -> int:
@@ -71,11 +77,6 @@ class DirectLayout:
     def rows(self) -> int:
         """Output channels of a group."""
         return self.found.out_channels // self.found.groups
-
-    @property
-    def depth(self) -> int:
-        """Products of an output element."""
-        return self.group_channels * self.found.taps
 
     @property
     def segment(self) -> int:
@@ -123,12 +124,12 @@ class DirectLayout:
     def shared_bytes(self) -> int:
         """Shared memory of a block: its filter, or the sums of half its threads."""
         sums = THREADS // 2 * (self.lanes > 1)
-        return self.wide * self.shape[0] * self.shape[1] * max(self.depth, sums)
+        return self.wide * self.shape[0] * self.shape[1] * max(self.found.depth, sums)
 
     @property
     def countable(self) -> bool:
         """Whether 32-bit numbers and the grid suffice."""
-        counts = (self.found.batch * self.found.pixels + THREADS, self.found.channels * self.depth)
+        counts = (self.found.batch * self.found.pixels + THREADS, self.found.channels * self.found.depth)
         return max(counts) <= LARGEST_INDEX and self.grid[1] <= MOST_BLOCKS
 
     def struct(self) -> Any:
@@ -140,7 +141,7 @@ class DirectLayout:
             *(self.owner_blocks, self.segment, self.segments, per_group // self.segment, self.units),
             *(self.lanes, self.unit_lanes),
         )
-        return np.array((*numbers, divisor(self.depth)), _PLAN)
+        return np.array((*numbers, divisor(self.found.depth)), _PLAN)
 
 
 def _with_lanes(found: SamplingGeometry, wide: int, shape: tuple[int, int], lanes: int) -> DirectLayout:
@@ -154,7 +155,7 @@ def direct_layout(found: SamplingGeometry, wide: int, processors: int) -> Direct
     one = DirectLayout(found, wide, SHAPES[0])
     shape = SHAPES[0] if one.rows <= SHAPES[0][1] and one.owner_groups > 1 else SHAPES[1]
     layout, lanes = _with_lanes(found, wide, shape, 1), 1
-    while lanes < THREADS and lanes < layout.depth:
+    while lanes < THREADS and lanes < found.depth:
         across, down = layout.grid
         if across * down >= WAVES * processors and layout.steps <= LONGEST_CHAIN:
             break
@@ -169,12 +170,12 @@ def pays(found: SamplingGeometry) -> bool:
     return per_sample <= MOST_PER_SAMPLE or found.batch * found.pixels * found.taps * found.groups * per_sample <= SMALL
 
 
-def direct_here(found: SamplingGeometry, dtype: str) -> DirectLayout | None:
-    """The configuration for the current device; None if `direct` does not pay or does not fit."""
+def direct_config(found: SamplingGeometry, dtype: str, gpu: Gpu) -> DirectLayout | None:
+    """The configuration for `gpu`; None if `direct` does not pay or does not fit."""
     if found.samples == 0 or found.out_channels == 0 or not pays(found):
         return None
-    layout = direct_layout(found, dtype_info(dtype_info(dtype).accumulate).itemsize, multiprocessors())
-    return layout if layout.countable and layout.shared_bytes <= shared_memory_bytes() else None
+    layout = direct_layout(found, dtype_info(dtype_info(dtype).accumulate).itemsize, gpu.multiprocessors)
+    return layout if layout.countable and layout.shared_bytes <= gpu.shared_memory_bytes else None
 
 
 def sample_directly(layout: DirectLayout, x: Any, offset: Any, mask: Any, filter: Any, out: Any) -> Bound:

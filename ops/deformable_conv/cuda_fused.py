@@ -15,15 +15,15 @@ from opgauge.ops._core.kernel import Bound
 from opgauge.ops._core.op import Shapes
 from opgauge.ops._core.registry import kernel
 from opgauge.ops._core.tuning import declare
-from opgauge.ops._cuda.gemm.gemm import EXACT, TF32
-from opgauge.ops._cuda.source import CudaSource, architecture, multiprocessors, shared_memory_bytes
+from opgauge.ops._cuda.gemm.problem import EXACT, TF32
+from opgauge.ops._cuda.source import CudaSource, Gpu, current_gpu
 from opgauge.ops.deformable_conv.cuda import (
     by_tensor_cores,
     ctype,
     split_bytes,
     unfold_then,
 )
-from opgauge.ops.deformable_conv.cuda_direct import direct_here, sample_directly
+from opgauge.ops.deformable_conv.cuda_direct import DirectLayout, direct_config, sample_directly
 from opgauge.ops.deformable_conv.fused_layout import PREPARE_THREADS, SHAPES, SMALLER, FusedLayout, layout_of
 from opgauge.ops.deformable_conv.op import DeformableConvParams, geometry
 from opgauge.ops.deformable_conv.sampling import SamplingGeometry
@@ -63,12 +63,17 @@ SOURCE = CudaSource(__file__, "fused.cu", _expressions())
 """Declared instances of fused.cu."""
 
 
-def chosen(found: SamplingGeometry, dtype: str, *, exact: bool) -> FusedLayout | None:
-    """Configuration on the current device; None if columns are faster. Halves as `exact` requires, or fewer."""
-    if dtype not in HALVES or architecture() != ARCHITECTURE or found.samples == 0 or found.out_channels == 0:
+def plan_forward(found: SamplingGeometry, dtype: str, gpu: Gpu, *, exact: bool) -> DirectLayout | FusedLayout | None:
+    """Configuration of one launch or two on `gpu`; None for columns. Halves as `exact` requires, or fewer."""
+    direct = direct_config(found, dtype, gpu) if exact else None
+    return direct or _fused(found, dtype, gpu, exact=exact)
+
+
+def _fused(found: SamplingGeometry, dtype: str, gpu: Gpu, *, exact: bool) -> FusedLayout | None:
+    if dtype not in HALVES or gpu.architecture != ARCHITECTURE or found.samples == 0 or found.out_channels == 0:
         return None
     for halves in HALVES[dtype][-1:] if exact else HALVES[dtype]:
-        layout = layout_of(found, dtype_info(dtype).itemsize, halves, shared_memory_bytes(), multiprocessors())
+        layout = layout_of(found, dtype_info(dtype).itemsize, halves, gpu.shared_memory_bytes, gpu.multiprocessors)
         if layout is not None and _MOST_PLACES.covers(layout.channels.places):
             return layout
     return None
@@ -81,10 +86,8 @@ def _forward(name: str, dtypes: tuple[str, ...], *, exact: bool, **options: Any)
     def workspace_bytes(shapes: Shapes, params: DeformableConvParams) -> int:
         x = shapes.inputs["x"]
         found = geometry(x.shape, shapes.inputs["filter"].shape, params)
-        if exact and direct_here(found, x.dtype) is not None:
-            return 0
-        layout = chosen(found, x.dtype, exact=exact)
-        return split_bytes(shapes, params) if layout is None else sum(layout.sizes)
+        layout = plan_forward(found, x.dtype, current_gpu(), exact=exact)
+        return split_bytes(shapes, params) if layout is None else layout.workspace_bytes
 
     @kernel("deformable_conv", name, "cuda", dtypes, prepare=True, workspace=workspace_bytes, **options)
     def forward(
@@ -98,10 +101,9 @@ def _forward(name: str, dtypes: tuple[str, ...], *, exact: bool, **options: Any)
         **options: Any,
     ) -> Bound:
         found = geometry(x.shape, filter.shape, DeformableConvParams(**options))
-        direct = direct_here(found, x.dtype.name) if exact else None
-        if direct is not None:
-            return sample_directly(direct, x, offset, mask, filter, out["out"])
-        layout = chosen(found, x.dtype.name, exact=exact)
+        layout = plan_forward(found, x.dtype.name, current_gpu(), exact=exact)
+        if isinstance(layout, DirectLayout):
+            return sample_directly(layout, x, offset, mask, filter, out["out"])
         if layout is None:
             return by_columns(x=x, offset=offset, filter=filter, out=out, workspace=workspace, mask=mask, **options)
         lines, packed, scales, places, partial, counters = _cut(workspace, layout.sizes)

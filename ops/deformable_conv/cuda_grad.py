@@ -15,10 +15,13 @@ from opgauge.ops._core.dtype import FLOATS, dtype_info
 from opgauge.ops._core.kernel import Bound
 from opgauge.ops._core.op import Shapes
 from opgauge.ops._core.registry import kernel
-from opgauge.ops._cuda.gemm.gemm import Matrix, product, splits_bytes, supported
-from opgauge.ops._cuda.source import DIVISOR, divisor, flag, multiprocessors
+from opgauge.ops._cuda.gemm.launch import multiply
+from opgauge.ops._cuda.gemm.problem import SPLITS, GemmProblem, Matrix
+from opgauge.ops._cuda.gemm.select import supported, workspace_bytes
+from opgauge.ops._cuda.source import Gpu, current_gpu, flag, multiprocessors
+from opgauge.ops._cuda.struct import DIVISOR, divisor
 from opgauge.ops.deformable_conv.cuda import FILTER_ROWS, SOURCE, THREADS, conv_struct, ctype, grid_of
-from opgauge.ops.deformable_conv.cuda_spread import backward, spread_of
+from opgauge.ops.deformable_conv.cuda_spread import SpreadLayout, backward, spread_layout
 from opgauge.ops.deformable_conv.op import DeformableConvGradParams, geometry
 from opgauge.ops.deformable_conv.sampling import SamplingGeometry
 
@@ -43,27 +46,23 @@ _PRODUCT = np.dtype(
 class _Buffers:
     """Workspace: columns' gradient, sums over channels, 16-bit columns, gradient of x, splits of the filter's."""
 
-    wide: int
-    narrow: int
     found: SamplingGeometry
+    dtype: str
+    gpu: Gpu
 
     def sizes(self) -> tuple[int, ...]:
         """Bytes of each part, aligned."""
-        found = self.found
+        found, info = self.found, dtype_info(self.dtype)
+        wide, in_16_bits = dtype_info(info.accumulate).itemsize, info.accumulate != self.dtype
         chunks = grid_of(found, found.batch)[0][2] // found.deformable_groups
         sums = PARTS * chunks * found.batch * found.deformable_groups * found.taps * found.pixels
-        in_16_bits = self.narrow < self.wide
-        each = found.out_channels // found.groups
-        depth = found.channels // found.groups * found.taps
+        directly = found.out_channels * found.depth * _filter_splits(found) * wide if few(found) else 0
         exact = (
-            found.samples * self.wide,
-            sums * self.wide,
-            found.samples * self.narrow * in_16_bits,
-            found.batch * found.channels * found.size[0] * found.size[1] * self.wide * in_16_bits,
-            max(
-                splits_bytes((each, depth, found.batch * found.pixels), found.groups),
-                found.out_channels * depth * _filter_splits(found) * self.wide if few(found) else 0,
-            ),
+            found.samples * wide,
+            sums * wide,
+            found.samples * info.itemsize * in_16_bits,
+            found.batch * found.channels * found.size[0] * found.size[1] * wide * in_16_bits,
+            max(workspace_bytes(_filter_product(found, self.dtype), self.gpu), directly),
         )
         return tuple(-(-size // ALIGNMENT) * ALIGNMENT for size in exact)
 
@@ -84,32 +83,31 @@ def _filter_splits(found: SamplingGeometry) -> int:
     return max(-(-pixels // MOST_PIXELS), min(4 * multiprocessors() // rows, pixels // FEWEST_PIXELS), 1)
 
 
-def _buffers(found: SamplingGeometry, dtype: str) -> _Buffers:
-    info = dtype_info(dtype)
-    return _Buffers(dtype_info(info.accumulate).itemsize, info.itemsize, found)
-
-
 def _workspace(shapes: Shapes, params: DeformableConvGradParams) -> int:
     found = geometry(shapes.inputs["x"].shape, shapes.inputs["filter"].shape, params)
-    return sum(_buffers(found, shapes.inputs["x"].dtype).sizes())
+    return sum(_Buffers(found, shapes.inputs["x"].dtype, current_gpu()).sizes())
+
+
+def plan_grad(found: SamplingGeometry, dtype: str, gpu: Gpu) -> SpreadLayout | None:
+    """The configuration with channels last on `gpu`; None if columns are faster, or these kernels do not support it."""
+    return None if few(found) else spread_layout(found, dtype, gpu)
 
 
 def _workspace_channels_last(shapes: Shapes, params: DeformableConvGradParams) -> int:
-    made = spread_of(
-        geometry(shapes.inputs["x"].shape, shapes.inputs["filter"].shape, params), shapes.inputs["x"].dtype
-    )
-    return _workspace(shapes, params) if made is None or few(made.found) else sum(made.sizes)
+    found = geometry(shapes.inputs["x"].shape, shapes.inputs["filter"].shape, params)
+    made = plan_grad(found, shapes.inputs["x"].dtype, current_gpu())
+    return _workspace(shapes, params) if made is None else sum(made.sizes)
 
 
 def _column_grad(found: SamplingGeometry, filter: Any, out_grad: Any, to: Any) -> Bound:
     """Product filter^T out_grad, (N, C taps, P), in the accumulating dtype."""
-    each, pixels = found.out_channels // found.groups, found.pixels
-    rows = filter.size // found.out_channels
-    if supported(filter.dtype.name):
-        a = Matrix(filter, rows, group=each * rows)
-        b = Matrix(out_grad, pixels, image=found.out_channels * pixels, post=pixels, group=each * pixels)
-        d = Matrix(to, pixels, image=found.channels * found.taps * pixels, post=pixels, group=rows * pixels)
-        return product(a, b, d, (rows, found.batch * pixels, each), groups=found.groups)
+    each, pixels, rows = found.out_channels // found.groups, found.pixels, found.depth
+    if supported(filter.dtype.name, current_gpu()):
+        a = Matrix(rows, group=each * rows)
+        b, d = _by_image(found, found.out_channels), _by_image(found, found.channels * found.taps)
+        size = (rows, found.batch * pixels, each)
+        problem = GemmProblem(filter.dtype.name, to.dtype.name, size, a, b, d, found.groups)
+        return multiply(problem, filter, out_grad, to)
     xp = namespace(filter)
     target = to[: found.samples].reshape(found.batch, found.groups, rows, pixels)
 
@@ -121,9 +119,24 @@ def _column_grad(found: SamplingGeometry, filter: Any, out_grad: Any, to: Any) -
     return run
 
 
+def _by_image(found: SamplingGeometry, channels: int, *, k_major: bool = False) -> Matrix:
+    """(N, channels, P) as a matrix of a group's channels and all pixels."""
+    pixels, each = found.pixels, channels // found.groups
+    return Matrix(pixels, image=channels * pixels, post=pixels, group=each * pixels, k_major=k_major)
+
+
+def _filter_product(found: SamplingGeometry, dtype: str) -> GemmProblem:
+    """Product out_grad columns^T, summed over all images."""
+    each, rows = found.out_channels // found.groups, found.depth
+    a = _by_image(found, found.out_channels, k_major=True)
+    b = _by_image(found, found.channels * found.taps, k_major=True)
+    size, d = (each, rows, found.batch * found.pixels), Matrix(rows, group=each * rows)
+    return GemmProblem(dtype, dtype, size, a, b, d, found.groups, workspace=SPLITS)
+
+
 def _filter_grad_directly(found: SamplingGeometry, columns: Any, out_grad: Any, to: Any, workspace: Any) -> Bound:
     """The same sum without a matrix product: two launches."""
-    depth, pixels, outs = to.size // found.out_channels, found.batch * found.pixels, found.out_channels
+    depth, pixels, outs = found.depth, found.batch * found.pixels, found.out_channels
     rows, splits, kind = outs // found.groups, _filter_splits(found), ctype(to)
     share = -(-pixels // splits)
     function = SOURCE.function(f"filter_grad<{kind}, {kind}, {FILTER_ROWS}>")
@@ -144,15 +157,9 @@ def _filter_grad(found: SamplingGeometry, columns: Any, out_grad: Any, to: Any, 
     """Product out_grad columns^T, summed over all images."""
     if few(found):
         return _filter_grad_directly(found, columns, out_grad, to, workspace)
-    each, pixels = found.out_channels // found.groups, found.pixels
-    rows = to.size // found.out_channels
-    if supported(to.dtype.name):
-        a = Matrix(out_grad, pixels, image=found.out_channels * pixels, post=pixels, group=each * pixels, along=True)
-        image = found.channels * found.taps * pixels
-        b = Matrix(columns, pixels, image=image, post=pixels, group=rows * pixels, along=True)
-        size = (each, rows, found.batch * pixels)
-        d = Matrix(to, rows, group=each * rows)
-        return product(a, b, d, size, groups=found.groups, workspace=workspace)
+    each, pixels, rows = found.out_channels // found.groups, found.pixels, found.depth
+    if supported(to.dtype.name, current_gpu()):
+        return multiply(_filter_product(found, to.dtype.name), out_grad, columns, to, None, workspace)
     xp, wide = namespace(to), dtype_info(dtype_info(to.dtype.name).accumulate).numpy
     given = columns[: found.samples].reshape(found.batch, found.groups, rows, pixels).transpose(0, 1, 3, 2)
 
@@ -235,7 +242,7 @@ def _backward(*, in_order: bool) -> Callable[..., Bound]:
         if x.size == 0 or filter.size == 0:
             return _run([partial(gradient.fill, 0) for gradient in out.values()])
         wide = dtype_info(dtype_info(x.dtype.name).accumulate).numpy
-        parts = _buffers(found, x.dtype.name).cut(workspace)
+        parts = _Buffers(found, x.dtype.name, current_gpu()).cut(workspace)
         gradient, sums = parts[0].view(wide), parts[1].view(wide)
         columns = gradient if x.dtype == wide else parts[2].view(x.dtype)
         arrays, x_grad = (x, offset, mask), None
@@ -296,8 +303,8 @@ def channels_last(
 ) -> Bound:
     """Five launches and a few more for splits; falls back to columns for unsupported channels."""
     params = DeformableConvGradParams(**options)
-    made = spread_of(geometry(x.shape, filter.shape, params), x.dtype.name)
-    if made is not None and not few(made.found):
+    made = plan_grad(geometry(x.shape, filter.shape, params), x.dtype.name, current_gpu())
+    if made is not None:
         return _run(backward(made, (x, offset, mask, filter, out_grad), out, workspace))
     return _IN_ANY_ORDER(
         x=x, offset=offset, filter=filter, out_grad=out_grad, out=out, workspace=workspace, mask=mask, **options

@@ -10,8 +10,11 @@ import numpy as np
 
 from opgauge.ops._core.dtype import dtype_info
 from opgauge.ops._core.kernel import Bound
-from opgauge.ops._cuda.gemm.gemm import Matrix, product, splits_bytes, supported
-from opgauge.ops._cuda.source import DIVISOR, CudaSource, divisor
+from opgauge.ops._cuda.gemm.launch import multiply
+from opgauge.ops._cuda.gemm.problem import SPLITS, GemmProblem, Matrix
+from opgauge.ops._cuda.gemm.select import supported, workspace_bytes
+from opgauge.ops._cuda.source import CudaSource, Gpu
+from opgauge.ops._cuda.struct import DIVISOR, divisor
 from opgauge.ops.deformable_conv.cuda import ALIGNMENT, CONV, THREADS, conv_struct, ctype
 from opgauge.ops.deformable_conv.cuda_fused import DTYPES, SHORT_HALVES
 from opgauge.ops.deformable_conv.fused_layout import LANES, LARGEST_INDEX, TRANSPOSE_TILE, Channels, channels_of
@@ -44,8 +47,17 @@ class SpreadLayout:
     """Launch configuration; the columns' gradient is (pixels of all images, taps, channels as stored)."""
 
     found: SamplingGeometry
-    itemsize: int
+    dtype: str
     channels: Channels
+    gpu: Gpu
+
+    def __str__(self) -> str:
+        return f"spread, {self.lanes} lanes a sample, grid {'x'.join(map(str, self.grid))} block {THREADS}"
+
+    @property
+    def itemsize(self) -> int:
+        """Bytes of an element of x."""
+        return dtype_info(self.dtype).itemsize
 
     @property
     def depth(self) -> int:
@@ -79,9 +91,26 @@ class SpreadLayout:
         return -(-self.columns * self.lanes // THREADS) * self.found.taps, self.found.deformable_groups
 
     @property
-    def product(self) -> tuple[int, int, int]:
-        """Rows, columns and depth of the product for the filter's gradient."""
-        return self.found.out_channels // self.found.groups, self.found.taps * self.channels.depth, self.columns
+    def _lines(self) -> Matrix:
+        """(pixels, taps, channels) as a matrix of a group's taps and channels."""
+        depth = self.channels.depth
+        return Matrix(self.found.taps * self.depth, image=self.depth, post=depth, group=depth)
+
+    @property
+    def column_product(self) -> GemmProblem:
+        """Gradient of the output by the filter, (pixels, taps, channels), in float32."""
+        each, length = self.found.out_channels // self.found.groups, self.found.taps * self.channels.depth
+        a = Matrix(self.found.out_channels, group=each, k_major=True)
+        b, size = Matrix(length, group=each * length), (self.columns, length, each)
+        return GemmProblem(self.dtype, "float32", size, a, b, self._lines, self.found.groups)
+
+    @property
+    def filter_product(self) -> GemmProblem:
+        """Gradient of the output by columns, summed over all pixels, (rows, taps, channels)."""
+        each, length = self.found.out_channels // self.found.groups, self.found.taps * self.channels.depth
+        a, d = Matrix(self.found.out_channels, group=each), Matrix(length, group=each * length)
+        size = (each, length, self.columns)
+        return GemmProblem(self.dtype, self.dtype, size, a, self._lines, d, self.found.groups, workspace=SPLITS)
 
     @property
     def sizes(self) -> tuple[int, ...]:
@@ -94,7 +123,7 @@ class SpreadLayout:
             *(lines * self.itemsize, self.columns * found.out_channels * self.itemsize, reordered, reordered),
             *(4 * lines, 4 * columns),
             *(columns * self.itemsize * (self.itemsize < np.dtype(np.float32).itemsize),),
-            splits_bytes(self.product, found.groups),
+            workspace_bytes(self.filter_product, self.gpu),
         )
         return tuple(-(-size // ALIGNMENT) * ALIGNMENT for size in exact)
 
@@ -114,39 +143,16 @@ def _pieces(pixels: int, channels: int) -> int:
     return -(-pixels // TRANSPOSE_TILE[0]) * -(-channels // TRANSPOSE_TILE[1])
 
 
-def spread_of(found: SamplingGeometry, dtype: str) -> SpreadLayout | None:
+def spread_layout(found: SamplingGeometry, dtype: str, gpu: Gpu) -> SpreadLayout | None:
     """The configuration; None if these kernels do not support the convolution."""
-    if dtype not in DTYPES or not supported(dtype) or found.samples == 0 or found.out_channels == 0:
+    if dtype not in DTYPES or not supported(dtype, gpu) or found.samples == 0 or found.out_channels == 0:
         return None
-    itemsize = dtype_info(dtype).itemsize
-    channels = channels_of(found, itemsize, SHORT_HALVES)
+    channels = channels_of(found, dtype_info(dtype).itemsize, SHORT_HALVES)
     if channels is None or found.deformable_groups > MOST_GROUPS:
         return None
-    made = SpreadLayout(found, itemsize, channels)
-    counts = (made.grid[0], made.columns + THREADS, made.pieces + made.out_pieces + found.out_channels, made.product[1])
-    return made if max(counts) <= LARGEST_INDEX else None
-
-
-def _column_grad(made: SpreadLayout, reordered: Any, out_lines: Any, to: Any) -> Bound:
-    """Gradient of the output by the filter, (pixels, taps, channels), in float32."""
-    each, columns, depth = made.product
-    a = Matrix(out_lines, made.found.out_channels, group=each, along=True)
-    b = Matrix(reordered, columns, group=each * columns)
-    return product(a, b, _lines(made, to), (depth, columns, each), groups=made.found.groups)
-
-
-def _filter_grad(made: SpreadLayout, columns: Any, out_lines: Any, to: Any, workspace: Any) -> Bound:
-    """Gradient of the output by columns, summed over all pixels, (rows, taps, channels)."""
-    each, length, _ = made.product
-    a = Matrix(out_lines, made.found.out_channels, group=each)
-    d = Matrix(to, length, group=each * length)
-    return product(a, _lines(made, columns), d, made.product, groups=made.found.groups, workspace=workspace)
-
-
-def _lines(made: SpreadLayout, array: Any) -> Matrix:
-    """(pixels, taps, channels) as a matrix of a group's taps and channels."""
-    depth = made.channels.depth
-    return Matrix(array, made.found.taps * made.depth, image=made.depth, post=depth, group=depth)
+    made = SpreadLayout(found, dtype, channels, gpu)
+    blocks, length = made.pieces + made.out_pieces + found.out_channels, found.taps * channels.depth
+    return made if max(made.grid[0], made.columns + THREADS, blocks, length) <= LARGEST_INDEX else None
 
 
 def backward(made: SpreadLayout, arrays: tuple[Any, ...], out: dict[str, Any], workspace: Any) -> list[Bound]:
@@ -167,11 +173,11 @@ def backward(made: SpreadLayout, arrays: tuple[Any, ...], out: dict[str, Any], w
     ready = (x, out_grad, weights, lines, out_lines, reordered, wanted[1], plan)
     steps = [
         _launch("prepare_lines", x, (made.pieces + made.out_pieces + rows,), ready),
-        _column_grad(made, reordered, out_lines, gradient),
+        multiply(made.column_product, out_lines, reordered, gradient),
         _launch("spread", x, made.grid, (lines, offset, mask, gradient, *wanted, plan)),
     ]
     if "filter_grad" in out:
-        steps.append(_filter_grad(made, columns, out_lines, reordered_grad, parts[7]))
+        steps.append(multiply(made.filter_product, out_lines, columns, reordered_grad, None, parts[7]))
     if {"x_grad", "filter_grad"} & set(out):
         finish = (line_grad, reordered_grad, out.get("x_grad"), out.get("filter_grad"), plan)
         steps.append(_launch("store_gradients", x, (made.pieces + rows,), finish))

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from opgauge.ops._core.tuning import declare
-from opgauge.ops._cuda.source import DIVISOR, divisor
+from opgauge.ops._cuda.struct import DIVISOR, divisor
 from opgauge.ops.deformable_conv.cuda import (
     ALIGNMENT,
     CONV,
@@ -140,6 +140,16 @@ class FusedLayout:
     processors: int
     stays: bool = True
     splits: int = 1
+
+    def __str__(self) -> str:
+        rows, columns = self.tile
+        splits = f", {self.splits} splits" if self.splits > 1 else ""
+        return f"fused convolve tile {rows}x{columns}, {self.stages} stages{splits}, {self.blocks} blocks a group"
+
+    @property
+    def workspace_bytes(self) -> int:
+        """Bytes of workspace, see `sizes`."""
+        return sum(self.sizes)
 
     @property
     def tile(self) -> tuple[int, int]:

@@ -41,6 +41,11 @@ class SamplingGeometry:
         return self.out_size[0] * self.out_size[1]
 
     @property
+    def depth(self) -> int:
+        """Products of an output element: channels of a group by taps."""
+        return self.channels // self.groups * self.taps
+
+    @property
     def offset_shape(self) -> Shape:
         """Shape of the offset, (N, 2 dg kh kw, Ho, Wo)."""
         return (self.batch, 2 * self.deformable_groups * self.taps, *self.out_size)

@@ -14,12 +14,12 @@ from opgauge.ops._cuda.source import (
     HOPPER,
     CudaSource,
     architecture,
-    divisor,
     flag,
     multiprocessors,
     shared_memory_bytes,
     widest_vector,
 )
+from opgauge.ops._cuda.struct import divisor
 from opgauge.ops.normalization.call import (
     LARGEST_SIZE,
     LETTER,

@@ -8,7 +8,8 @@ import numpy as np
 
 from opgauge.ops._core.dtype import dtype_info
 from opgauge.ops._core.kernel import Bound
-from opgauge.ops._cuda.source import CudaSource, divisor, flag, multiprocessors, shared_memory_bytes
+from opgauge.ops._cuda.source import CudaSource, flag, multiprocessors, shared_memory_bytes
+from opgauge.ops._cuda.struct import divisor
 from opgauge.ops.normalization.call import (
     LARGEST_SIZE,
     LETTER,

@@ -9,7 +9,8 @@ import numpy as np
 from opgauge.ops._core.dtype import dtype_info
 from opgauge.ops._core.kernel import Bound
 from opgauge.ops._cuda.pointwise import evict_last_bytes
-from opgauge.ops._cuda.source import CudaSource, divisor, flag, multiprocessors, widest_vector
+from opgauge.ops._cuda.source import CudaSource, flag, multiprocessors, widest_vector
+from opgauge.ops._cuda.struct import divisor
 from opgauge.ops.normalization.call import MOST_PARTIALS, THREADS, WIDTHS, Call, View
 from opgauge.ops.normalization.channels_last import lanes_across
 

@@ -17,7 +17,8 @@ from opgauge.ops._cuda.reduction.launch import (
     layout_struct,
 )
 from opgauge.ops._cuda.reduction.problem import LINE_VECTORS, touched_vectors
-from opgauge.ops._cuda.source import divisor, flag, multiprocessors, whole_vector
+from opgauge.ops._cuda.source import flag, multiprocessors, whole_vector
+from opgauge.ops._cuda.struct import divisor
 from opgauge.ops.p_norm.cuda import axes_of, order_of
 from opgauge.ops.p_norm.cuda_source import (
     COLUMNS_EACH,

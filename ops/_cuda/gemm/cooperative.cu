@@ -12,7 +12,7 @@
 #include "tensor_map.cuh"
 #include "wgmma.cuh"
 
-DEFINE_Tiles;  // of cooperative.py
+DEFINE_Tiles;  // of launch.py
 
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
 

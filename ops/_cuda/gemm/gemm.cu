@@ -7,7 +7,7 @@
 #include "mma.cuh"
 #include "view.cuh"
 
-DEFINE_Size;  // of gemm.py
+DEFINE_Size;  // of launch.py
 
 #if __CUDA_ARCH__ >= 800
 

@@ -4,7 +4,7 @@
 #include "view.cuh"
 #include "wgmma.cuh"
 
-DEFINE_Tiles;  // of hopper.py
+DEFINE_Tiles;  // of launch.py
 
 constexpr int WIDE = 128;  // columns of a tile
 constexpr int VECTOR = 8;    // elements of 16 bytes

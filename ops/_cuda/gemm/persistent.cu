@@ -12,7 +12,7 @@
 #include "view.cuh"
 #include "wgmma.cuh"
 
-DEFINE_PersistentSize;  // of persistent.py
+DEFINE_PersistentSize;  // of launch.py
 
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
 

@@ -13,7 +13,7 @@
 #include "view.cuh"
 #include "wgmma.cuh"
 
-DEFINE_PingPongSize;  // of ping_pong.py
+DEFINE_PingPongSize;  // of launch.py
 
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
 

@@ -11,7 +11,7 @@
 #include "tensor_map.cuh"
 #include "wgmma.cuh"
 
-DEFINE_Strips;  // of stationary_registers.py
+DEFINE_Strips;  // of launch.py
 
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
 

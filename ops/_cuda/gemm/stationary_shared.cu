@@ -12,18 +12,7 @@
 #include "tensor_map.cuh"
 #include "wgmma.cuh"
 
-struct PingPongSize {
-  int depth, stages;  // of one group of the convolution; a multiple of 64, and the number of its stages
-  int tiles, step;    // tiles of 64 pixels; distance between a block's tiles
-};
-
-struct StationarySize {
-  PingPongSize order;
-  int filter_rows, filter_columns, dy_columns, channels;  // strides to the next group of the convolution; channels of d
-  int pixels;
-  long long pitch;   // of d, in elements
-  Divisor resident;  // shares of 64 P channels, all of them full
-};
+DEFINE_StationarySize;  // of launch.py
 
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
 
@@ -53,7 +42,7 @@ struct Barriers {  // full, empty: of a group's stages; order: permission to mul
 // Producer: load_filter(stage) loads the resident filter, load_stage(tile, stage, slot, barrier) a slab of pixels.
 template <typename LoadFilter, typename LoadStage>
 __device__ __forceinline__ void load_all(
-    Barriers& barriers, const PingPongSize& size, int first, const LoadFilter& load_filter, const LoadStage& load_stage) {
+    Barriers& barriers, const StationarySize& size, int first, const LoadFilter& load_filter, const LoadStage& load_stage) {
   int n = 0, released_round = 0, released_stage = 0;  // released: the stage whose slot the next one reuses
   for (int tile = first, round = 0; tile < size.tiles; tile += size.step, ++round) {
     for (int stage = 0; stage < size.stages; ++stage, ++n) {
@@ -73,7 +62,7 @@ __device__ __forceinline__ void load_all(
 // Multiplies the block's `round`-th tile; release(barrier) releases a stage, or lets the other group multiply.
 template <typename T, int N, typename Release>
 __device__ __forceinline__ void multiply_tile(
-    float (&sum)[N], Barriers& barriers, const PingPongSize& size, int round, unsigned int resident, unsigned int ring,
+    float (&sum)[N], Barriers& barriers, const StationarySize& size, int round, unsigned int resident, unsigned int ring,
     const Release& release) {
   int n = round / 2 * size.stages;
   if (round > 0) mbarrier_wait(barriers.order + round % 2, (round - 1) / 2 & 1);
@@ -105,7 +94,7 @@ template <typename T>
 __global__ void __launch_bounds__(THREADS) b_stationary_shared(
     const __grid_constant__ TensorMap filter, const __grid_constant__ TensorMap dy, T* d,
     const __grid_constant__ StationarySize size) {
-  const int depth = size.order.depth, step = size.order.step;
+  const int depth = size.depth, step = size.step;
   extern __shared__ __align__(1024) unsigned char memory[];
   const unsigned int resident = (shared_address(memory) + 1023) / 1024 * 1024;  // slabs of the whole depth
   unsigned char* const bytes = memory + (resident - shared_address(memory));
@@ -133,7 +122,7 @@ __global__ void __launch_bounds__(THREADS) b_stationary_shared(
       const int across = blockIdx.y * size.dy_columns + stage * DEEP;
       cp_async_bulk_tensor_load(resident + ring + slot * SLAB, dy, across, tile * 64, barrier);
     };
-    if (member == 0) load_all(barriers, size.order, first, load_filter, load_stage);
+    if (member == 0) load_all(barriers, size, first, load_filter, load_stage);
     __syncwarp();
   } else {
     const int lane = member % 32, warp = member / 32;
@@ -145,8 +134,8 @@ __global__ void __launch_bounds__(THREADS) b_stationary_shared(
     const int top = warp * 16 + lane / 8, left = lane % 8;  // a lane's line and piece in one access of a warp
     float sum[32 * P];
 #pragma unroll 1
-    for (int tile = first + group * step, round = group; tile < size.order.tiles; tile += 2 * step, round += 2) {
-      multiply_tile<T>(sum, barriers, size.order, round, resident, resident + ring, release);
+    for (int tile = first + group * step, round = group; tile < size.tiles; tile += 2 * step, round += 2) {
+      multiply_tile<T>(sum, barriers, size, round, resident, resident + ring, release);
       const int there = size.pixels - tile * 64;
       T* const into = d + (top < there ? (tile * 64 + top) * size.pitch + column + left * 8 : 0);
 #pragma unroll

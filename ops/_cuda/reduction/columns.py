@@ -20,7 +20,8 @@ from opgauge.ops._cuda.reduction.problem import (
     ReduceProblem,
     most_splits,
 )
-from opgauge.ops._cuda.source import DIVISOR, divisor, flag
+from opgauge.ops._cuda.source import flag
+from opgauge.ops._cuda.struct import DIVISOR, divisor
 
 COLUMN_THREADS, COLUMN_BLOCKS, COLUMN_BUSY = 512, 4, 1024
 """reduce_columns_grid: maximum threads per block; sufficient blocks and threads per multiprocessor."""

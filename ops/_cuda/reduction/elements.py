@@ -19,7 +19,7 @@ from opgauge.ops._cuda.reduction.problem import (
     ReduceProblem,
     most_splits,
 )
-from opgauge.ops._cuda.source import DIVISOR, divisor
+from opgauge.ops._cuda.struct import DIVISOR, divisor
 
 ELEMENTS_EACH, ELEMENTS_LENGTH = 8, 256
 """Loads in flight per lane, and maximum length of a sum; few unaligned rows of doubles are limited by the block's loads

@@ -1,6 +1,6 @@
 """Choice of kernel, grid and block of a reduction, without a GPU or arrays.
 
-`plan` returns a `ReducePlan`, which `launch` binds and `opgauge show --why` can print. The kernels are described in
+`plan` returns a `ReducePlan`, which `launch` binds and `str` describes, with the reason. The kernels are described in
 `include/reduce.cuh`. Percentages beside constants were measured on an H100 or H200: the cost of the alternative.
 """
 

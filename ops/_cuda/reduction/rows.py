@@ -25,7 +25,8 @@ from opgauge.ops._cuda.reduction.problem import (
     most_splits,
     touched_vectors,
 )
-from opgauge.ops._cuda.source import divisor, flag
+from opgauge.ops._cuda.source import flag
+from opgauge.ops._cuda.struct import divisor
 
 VECTORS_PER_LANE = declare(
     "reduction.packs_per_lane",

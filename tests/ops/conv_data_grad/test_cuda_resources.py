@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from opgauge.ops._cuda.gemm import cooperative, persistent, ping_pong, stationary_registers
+from opgauge.ops._cuda.gemm.launch import TEMPLATES
 from opgauge.ops._cuda.source import CudaSource
 
-SOURCES = (
-    persistent.SOURCE,
-    ping_pong.SOURCE,
-    ping_pong.LAST,
-    stationary_registers.SOURCE,
-    cooperative.SOURCE,
+SOURCES = tuple(
+    TEMPLATES[name].source
+    for name in ("persistent", "ping_pong", "b_stationary_shared", "a_stationary_registers", "cooperative")
 )
 
 

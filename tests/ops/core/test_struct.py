@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from opgauge.ops import CompileError
-from opgauge.ops._cuda.source import DIVISOR, compile_source
-from opgauge.ops._cuda.struct import define
+from opgauge.ops._cuda.source import compile_source
+from opgauge.ops._cuda.struct import DIVISOR, define, divisor, pack
 
 FIELDS: list[Any] = [("first", np.int32), ("pad", "V4"), ("second", np.int64, (2,)), ("by", DIVISOR)]
 PAIR = np.dtype(FIELDS)
@@ -49,3 +49,15 @@ def test_another_size_does_not_compile(tmp_path: Path) -> None:
         compile_source(source, ("add",), "sm_80", (f"-DDEFINE_Pair={define('Pair', PAIR, {'Divisor': DIVISOR})}",))
     text = define("Pair", np.dtype([*FIELDS, ("end", "V4")]), {"Divisor": DIVISOR})
     assert compile_source(source, ("add",), "sm_80", (f"-DDEFINE_Pair={text}",)).names
+
+
+def test_values_are_packed_by_name() -> None:
+    """Numbers, arrays and divisors are set by field, whatever their order; a missing field is refused."""
+    found = pack(PAIR, {"by": 7, "second": (3, 4), "first": 2})
+    assert int(found["first"]) == 2
+    assert found["second"].tolist() == [3, 4]
+    assert found["by"] == divisor(7)
+    several = np.dtype([("by", DIVISOR, (2,))])
+    assert pack(several, {"by": (5, 9)})["by"].tolist() == [divisor(5).item(), divisor(9).item()]
+    with pytest.raises(KeyError, match="second"):
+        pack(PAIR, {"first": 2, "by": 7})

@@ -20,18 +20,22 @@ from opgauge.ops import BACKENDS, DTYPES, DuplicateError, TuningError, find_kern
 from opgauge.ops._core import tuning
 from opgauge.ops._core.backend import device_model
 from opgauge.ops._core.tuning import Parameter
-from opgauge.ops._cuda.gemm import gemm
+from opgauge.ops._cuda import source
+from opgauge.ops._cuda.gemm.problem import SPLITS, GemmProblem, Matrix
+from opgauge.ops._cuda.gemm.select import select, supported
 from opgauge.ops._cuda.reduction import launch, rows
+from opgauge.ops._cuda.source import Gpu
 from opgauge.ops.conv_data_grad import cuda as conv_data_grad
 from opgauge.ops.lerp import cuda_grad as lerp
 from opgauge.ops.normalization import channels_first, channels_first_plan, channels_last, passes
 from opgauge.ops.normalization.call import View
 from opgauge.ops.p_norm import cuda_grad as p_norm
 from tests.draws import drawn_of
+from tests.launches import H200
 
 CASES = Path(__file__).parents[3] / "cases"
 MULTIPROCESSORS = 132
-SIZED = (gemm, launch, conv_data_grad, lerp, channels_first, channels_first_plan, channels_last, passes, p_norm)
+SIZED = (source, launch, conv_data_grad, lerp, channels_first, channels_first_plan, channels_last, passes, p_norm)
 """Modules that ask how many multiprocessors there are."""
 
 
@@ -54,10 +58,9 @@ def forgetful() -> Iterator[None]:
 @pytest.fixture
 def large_device(monkeypatch: pytest.MonkeyPatch) -> None:
     """The host code of CUDA kernels sees a GPU with 132 multiprocessors."""
-    for module in (gemm, launch, channels_first_plan):
+    for module in (launch, channels_first_plan):
         monkeypatch.setattr(module, "multiprocessors", lambda: MULTIPROCESSORS)
-    for module in (gemm, channels_first_plan):
-        monkeypatch.setattr(module, "shared_memory_bytes", lambda: 227 * 1024)
+    monkeypatch.setattr(channels_first_plan, "shared_memory_bytes", lambda: 227 * 1024)
 
 
 def ship(model: str, **values: Any) -> Path:
@@ -255,10 +258,11 @@ def test_every_candidate_is_right(parameter: Parameter, value: int, monkeypatch:
 @pytest.mark.usefixtures("large_device")
 def test_values_decide_launches() -> None:
     """Splits and clusters follow the values in force."""
-    size = (128, 128, 1 << 12)
-    assert gemm._splits(size, 1) == 32
+    factor = Matrix(128)
+    problem = GemmProblem("float32", "float32", (128, 128, 1 << 12), factor, factor, factor, workspace=SPLITS)
+    assert select(problem, H200).splits == 32
     with tuning.override({"gemm.least_share": 512}):
-        assert gemm._splits(size, 1) == 8
+        assert select(problem, H200).splits == 8
     view = View(32, 64, 56 * 56)
     assert channels_first_plan.plan_once(view, 4, 4) == (1, 8)
     with tuning.override({"normalization.largest_cluster": 2}):
@@ -268,16 +272,14 @@ def test_values_decide_launches() -> None:
 @pytest.mark.usefixtures("large_device")
 def test_no_value_asks_for_more_shared_memory_than_there_is(monkeypatch: pytest.MonkeyPatch) -> None:
     """On a GPU with 64 KiB a block slices stay below that, whatever is in force, and a product has no room."""
-    monkeypatch.setattr(gemm, "architecture", lambda: 86)
     view = View(8, 512, 64 * 64)
     monkeypatch.setattr(channels_first_plan, "SLICE_BYTES", 112 * 1024)
     with tuning.override({"normalization.quarter_slice_bytes": 0}):
         assert channels_first_plan.plan_once(view, 4, 4) == (1, 2)
-        assert gemm.supported("float32")
-        for module in (gemm, channels_first_plan):
-            monkeypatch.setattr(module, "shared_memory_bytes", lambda: 64 * 1024)
+        assert supported("float32", Gpu(132, 86, 227 * 1024))
+        monkeypatch.setattr(channels_first_plan, "shared_memory_bytes", lambda: 64 * 1024)
         assert channels_first_plan.plan_once(view, 4, 4) == (1, 4)
-        assert not gemm.supported("float32")
+        assert not supported("float32", Gpu(132, 86, 64 * 1024))
 
 
 def test_lanes_follow_packs_per_lane() -> None:

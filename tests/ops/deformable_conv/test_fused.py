@@ -16,10 +16,12 @@ from opgauge.harness.worker.inputs import Inputs
 from opgauge.harness.worker.verify import expect
 from opgauge.ops import dtype_info, find_kernel
 from opgauge.ops._core.tuning import override
+from opgauge.ops._cuda.source import Gpu
 from opgauge.ops.deformable_conv import cuda_direct, cuda_fused, fused_layout
 from opgauge.ops.deformable_conv.cuda_fused import DTYPES, HALVES
 from opgauge.ops.deformable_conv.fused_layout import FusedLayout, best_splits, layout_of
 from opgauge.ops.deformable_conv.op import geometry
+from tests.launches import H200
 from tests.ops.attempts import inputs_of
 from tests.ops.deformable_conv.scalar import NOWHERE
 from tests.ops.deformable_conv.shapes import convolution, grouped
@@ -147,18 +149,17 @@ def complaints(case: Case, inputs: Inputs, **parameters: int) -> list[str]:
     return [reason for reason in found if reason]
 
 
-def test_many_places_go_by_columns(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_many_places_go_by_columns() -> None:
     """A stage of more deformable groups than `fused_places` is left to columns: so are small float16 models."""
-    monkeypatch.setattr(cuda_fused, "architecture", lambda: 90)
-    monkeypatch.setattr(cuda_fused, "multiprocessors", lambda: 132)
-    monkeypatch.setattr(cuda_fused, "shared_memory_bytes", lambda: HOPPER)
     shapes = ((4, 64, 16, 16), (64, 64, 3, 3))
     for dtype, fused in (("float32", True), ("float16", False), ("float64", False)):
         case = convolution("deformable_conv", dtype, *shapes, mask=True, paddings=1, deformable_groups=8)
         found = geometry(case.shapes["x"], case.shapes["filter"], case.params)
-        layout = cuda_fused.chosen(found, dtype, exact=True)
+        layout = cuda_fused.plan_forward(found, dtype, H200, exact=True)
         assert (layout is not None) == fused
-        assert cuda_fused.chosen(found, dtype, exact=False) == layout  # of twice the channels a stage has too many
+        assert (
+            cuda_fused.plan_forward(found, dtype, H200, exact=False) == layout
+        )  # of twice the channels a stage has too many
 
 
 @pytest.mark.gpu
@@ -187,8 +188,7 @@ def test_groups(dtype: str, groups: int, parts: int) -> None:
 @pytest.mark.parametrize("span", [1, 2, 4])
 def test_rings_and_splits(processors: int, shared: int, span: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Right with as few stages as the smallest device has, with one split and many, in any order of taps."""
-    monkeypatch.setattr(cuda_fused, "multiprocessors", lambda: processors)
-    monkeypatch.setattr(cuda_fused, "shared_memory_bytes", lambda: shared)
+    monkeypatch.setattr(cuda_fused, "current_gpu", lambda: Gpu(processors, 90, shared))
     monkeypatch.setattr(fused_layout, "_SPAN", span)
     for x, weight in SIZES:
         case = convolution("deformable_conv", "float32", x, weight, mask=True, paddings=1)

@@ -11,10 +11,11 @@ from opgauge.harness.measure import timer_for
 from opgauge.harness.worker.attempt import Attempt
 from opgauge.harness.worker.verify import expect
 from opgauge.ops import dtype_info, find_kernel
-from opgauge.ops.deformable_conv import cuda_grad, cuda_spread
+from opgauge.ops.deformable_conv import cuda_grad
 from opgauge.ops.deformable_conv.cuda_fused import DTYPES
-from opgauge.ops.deformable_conv.cuda_spread import SpreadLayout, spread_of
+from opgauge.ops.deformable_conv.cuda_spread import SpreadLayout, spread_layout
 from opgauge.ops.deformable_conv.op import geometry
+from tests.launches import H200
 from tests.ops.deformable_conv.shapes import convolution, grouped, scattered
 
 OP = "deformable_conv_grad"
@@ -43,15 +44,12 @@ def complaints(case: Case) -> str:
 
 @pytest.mark.parametrize(("groups", "parts"), GROUPED)
 @pytest.mark.parametrize("dtype", DTYPES)
-def test_channels_of_a_deformable_group_lie_together(
-    dtype: str, groups: int, parts: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_channels_of_a_deformable_group_lie_together(dtype: str, groups: int, parts: int) -> None:
     """Whole vectors of 16 bytes for each group and each deformable group, and lanes for them."""
-    monkeypatch.setattr(cuda_spread, "supported", lambda _: True)
     for each in (1, 4, 12, 40):
         case = grouped(OP, dtype, groups, parts, each, mask=True)
         found = geometry(case.shapes["x"], case.shapes["filter"], case.params)
-        made = spread_of(found, dtype)
+        made = spread_layout(found, dtype, H200)
         assert isinstance(made, SpreadLayout)
         vector = 16 // dtype_info(dtype).itemsize
         width = made.depth // parts
