@@ -51,6 +51,8 @@ _PLAN = np.dtype(
         )
     ]
 )
+"""`Plan` of direct.cu. outs: channels of dy. row_step, column_step: pixels between two results of a thread. tiles:
+of an image; tiles_across: of a row. rows, columns: of dy's tile. weights: offset of the filter in shared memory."""
 
 
 def windows(dtype: str, channels: int) -> tuple[int, ...]:
@@ -66,6 +68,7 @@ SOURCE = CudaSource(
     __file__,
     "direct.cu",
     tuple(_name(dtype, taps, channels) for dtype in FLOATS for channels in PIXELS for taps in windows(dtype, channels)),
+    structs={"Plan": _PLAN},
 )
 """Declared instances of direct.cu."""
 
@@ -267,8 +270,7 @@ class DirectConfig:
             "taps": kernel[1] * kernel[2],
             "tap_rows": kernel[1],
         }
-        strides = {"stride": three(found.strides, 1)}
-        return pack(_PLAN, {**numbers, **divisors, **strides})
+        return pack(_PLAN, {**numbers, **divisors, "stride": three(found.strides, 1)})
 
 
 def _splits(length: int, powers: tuple[int, ...]) -> list[int]:

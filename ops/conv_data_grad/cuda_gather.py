@@ -15,7 +15,7 @@ from opgauge.ops._core.dtype import dtype_info
 from opgauge.ops._core.kernel import Bound
 from opgauge.ops._cuda.gemm.select import AMPERE
 from opgauge.ops._cuda.source import CudaSource, Gpu
-from opgauge.ops.conv_data_grad.gather_layout import PREPARE_THREADS, RESERVED_BYTES, GatherLayout, Tile
+from opgauge.ops.conv_data_grad.gather_layout import PREPARE_THREADS, RESERVED_BYTES, STRUCTS, GatherLayout, Tile
 from opgauge.ops.conv_data_grad.op import ConvGeometry
 
 DTYPES = ("float32", "float16", "bfloat16")
@@ -42,6 +42,7 @@ SOURCE = CudaSource(
     "gather.cu",
     tuple(f"prepare<{dtype_info(dtype).ctype}>" for dtype in DTYPES)
     + tuple(_convolve(dtype, tile, taps) for dtype in DTYPES for tile in TILES for taps in UNROLLED),
+    structs=STRUCTS,
 )
 """Declared instances of gather.cu."""
 

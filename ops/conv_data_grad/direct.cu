@@ -17,24 +17,7 @@ constexpr int AXES = 3;        // depth, height, width
 constexpr int THREADS = 256;
 constexpr int BATCH = 8;       // loads in flight per thread for single elements: latency bounds a tile
 
-struct Plan {
-  int images, channels, outs;               // channels: of dx; outs: channels of dy
-  int groups, per_group, group_outs;        // channels of dx and of dy in one group
-  int full[AXES], out[AXES], kernel[AXES], padding[AXES], dilation[AXES];
-  int block_groups, group_blocks;           // groups of a thread block; thread blocks that cover all groups
-  int stage_outs, vector;                     // channels of dy of each group in a stage; elements of one load
-  int row_lanes, column_lanes;              // threads along each spatial axis
-  int row_step, column_step;                // pixels between two results of a thread
-  int tile_rows, tile_columns, tiles, tiles_across;  // pixels of dx in a tile; tiles of an image, of a row
-  int rows, columns;                        // pixels of the tile of dy
-  int pixel_stride, row_stride, channel_stride;      // of the tile of dy, in elements
-  int weights;                              // offset of the filter in shared memory, in elements
-  int last, vector_store, unit;             // channels last; CHANNELS elements are stored at once; strides are 1
-  int fill_lanes;                           // threads that load a row of dy, a power of two
-  Divisor stride[AXES], group_tiles;        // group_tiles: tiles of CHANNELS channels in a group
-  Divisor tile_rows_by, tile_columns_by, vectors, stage_outs_by, block_groups_by;  // decode an index of the tile of dy
-  Divisor sub_channels, taps, tap_rows;     // decode an index of the filter's stage
-};
+DEFINE_Plan;  // of cuda_direct.py
 
 // Tile of dx that a thread block computes.
 struct Block {

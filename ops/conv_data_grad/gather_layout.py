@@ -25,6 +25,8 @@ _PASS = np.dtype(
     + [(name, np.int32, (AXES,)) for name in ("count", "first", "residue")]
     + [("unit_tiles", DIVISOR), ("size", DIVISOR, (AXES,))]
 )
+"""Pixels of dx with common taps. columns: pixels of all images. unit: those divided into tiles, of an image or all.
+filter: offset of its filter in lines. count, first: taps of an axis, and reach of the first. residue: of its rows."""
 _AXES = ("full", "out", "pitch", "margin", "kernel", "padding", "dilation", "stride", "step")
 _PLAN = np.dtype(
     [
@@ -38,6 +40,10 @@ _PLAN = np.dtype(
     + [("per_group", DIVISOR), ("padded", DIVISOR, (AXES,)), ("classes", DIVISOR, (AXES,))]
     + [("pass", _PASS, (MOST_PASSES,))]
 )
+"""`Plan` of the kernels. rows: of the product of a group. chunks: of channels, each of `lines`. patch: lines of a
+patch, `patches` of which are in shared memory. share: chunks of a split. merged: rows are classes of channels. last:
+channels are last. step: pixels of dy between taps."""
+STRUCTS = {"Pass": _PASS, "Plan": _PLAN}
 
 
 @dataclass(frozen=True, slots=True)

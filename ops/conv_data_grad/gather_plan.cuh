@@ -7,29 +7,8 @@ constexpr int LINE = 64;             // bytes of a line: two halves of 16 floats
 constexpr int PREPARE_THREADS = 128;
 constexpr int RING = 3;              // stages of the filter in shared memory
 
-struct Pass {      // pixels of dx with common taps
-  int columns;     // pixels, of all images
-  int unit;        // pixels that are divided into tiles: of an image, or all
-  int tiles;       // tiles of columns
-  int filter;      // offset of its filter, in lines
-  int taps;
-  int count[AXES], first[AXES];  // taps of an axis; reach of the first one
-  int residue[AXES];             // residue of the first class of its rows
-  Divisor unit_tiles, size[AXES];
-};
-
-struct Plan {
-  int images, channels, outs;       // channels of dx and of dy
-  int group_outs, rows, row_tiles;  // of one group: channels of dy, rows of the product
-  int chunks, lines;                // chunks of channels; lines of a chunk
-  int patch, patches;              // lines of a patch, patches in shared memory
-  int stage_taps, share, splits;   // taps of a stage; chunks of a split
-  int passes, merged, last;         // merged: rows are classes of channels; last: channels last
-  int full[AXES], out[AXES], pitch[AXES], margin[AXES], kernel[AXES], padding[AXES], dilation[AXES], stride[AXES];
-  int step[AXES];                   // distance between taps, in pixels of dy
-  Divisor per_group, padded[AXES], classes[AXES];
-  Pass pass[MOST_PASSES];
-};
+DEFINE_Pass;  // of gather_layout.py
+DEFINE_Plan;
 
 template <typename T>
 constexpr int CHANNELS = sizeof(T) == 4 ? 16 : 32;  // channels of a line
