@@ -33,10 +33,14 @@ LEAST_KINDS = 120
 SOMETIMES = {
     "is_wrong_once_in_a_hundred": "a run of few calls may miss it",
     "adds_the_last_half_in_background": "with a core to spare the thread may be done when the call returns",
-    "skips_when_large_output_is_there": "where a sample is one call, the poison before it makes it work",
-    "skips_when_device_output_is_there": "a sample on a GPU is one call, and the poison before it makes it work",
 }
 """Cheats that may pass, and why."""
+AT_WORK = {
+    "skips_when_large_output_is_there": "the poison before it makes it work",
+    "skips_when_device_output_is_there": "the poison before it makes it work",
+    "skips_within_a_millisecond": "the pause before it makes it work",
+}
+"""Cheats that may pass where a sample is one call, as on a GPU or a busy host: that call works, and its time counts."""
 
 
 @pytest.fixture(scope="module")
@@ -54,6 +58,8 @@ def of_device(backend: str) -> list[Cheat]:
 def assert_flagged(cheat: Cheat, found: Result) -> None:
     """A result of a cheat has no time, and a reason; some pass at times, without a gain."""
     if cheat.name in SOMETIMES and found.status is Status.OK:
+        return
+    if cheat.name in AT_WORK and found.measurement is not None and found.measurement.calls_per_sample == 1:
         return
     assert found.status is not Status.OK, found.measurement
     assert found.measurement is None
