@@ -74,12 +74,12 @@ class CpuTimer:
             start = perf_counter_ns()
             while not limits.enough(len(wall), (perf_counter_ns() - start) / 1e9):
                 around.before()
-                switches = _switches()
+                switches = switches_of_process()
                 before, before_busy = perf_counter_ns(), process_time_ns()
                 for _ in repeat(None, calls):
                     returned = call()
                 after, after_busy = perf_counter_ns(), process_time_ns()
-                is_contended = _switches() > switches
+                is_contended = switches_of_process() > switches
                 around.after(returned)
                 if is_contended and repeated < MOST_REPEATED * (1 + len(wall)):
                     repeated += 1
@@ -100,7 +100,7 @@ class CpuTimer:
         return Timed(measurement, returned)
 
 
-def _switches() -> int:
+def switches_of_process() -> int:
     """Number of involuntary context switches of this process."""
     return resource.getrusage(resource.RUSAGE_SELF).ru_nivcsw
 

@@ -33,6 +33,7 @@ from opgauge.harness.worker.phases import Phases
 from opgauge.harness.worker.shared_memory import allocating_in
 from opgauge.harness.worker.single_calls import check_beside, check_samples
 from opgauge.harness.worker.state import ProcessState, observe, restore
+from opgauge.harness.worker.trial_kernel import find_trial_kernel
 from opgauge.harness.worker.variation import find_variation
 from opgauge.harness.worker.verify import Expected, expect
 from opgauge.ops import (
@@ -41,10 +42,7 @@ from opgauge.ops import (
     Device,
     Found,
     Kernel,
-    KernelNotFoundError,
     dtype_info,
-    find_kernel,
-    find_kernel_or_cpu,
     find_op,
 )
 from opgauge.ops._core.backend import cuda_device_count
@@ -105,19 +103,15 @@ class Bench:
         work = find_op(case.op).work(case.resolved, case.params)
         phases.written_share = round(work.bytes_written / work.bytes, 4) if work.bytes else None
         result = Result(trial, Status.OK, bytes=work.bytes, flops=work.flops, block=block)
-        ready = None
-        with suppress(*FAULTS):  # loads the timer, of which a kernel may replace parts after `observe` only
-            self._calibration(trial.device)
-        before, self.threads, self.left_used = observe(), LeftThreads(), []
+        ready, before = None, self._observe(trial.device)
         try:
             found = find_trial_kernel(trial, cpu_fallback=cpu_fallback)
             result = replace(result, fell_back=found.fell_back, deterministic=found.kernel.deterministic)
             result = replace(result, ruler=self._calibration("cpu" if found.fell_back else trial.device))
             self._load(case, phases, kept, with_reference=trusted is None)
             reference = partial(self._expect, case, found.kernel, kept)
-            tell = (
-                partial(Attempt.digests, with_fingerprint=with_fingerprint) if with_digest or with_fingerprint else None
-            )
+            digests = partial(Attempt.digests, with_fingerprint=with_fingerprint)
+            tell = digests if with_digest or with_fingerprint else None
             ready, checked, measurement = self._try(
                 trial, found, limits, phases, reference, trusted, tell, hold=hold, extra_checks=extra_checks
             )
@@ -128,13 +122,20 @@ class Bench:
             damage = restore(before)
             if not damage.text:
                 raise
-            reason = f"{damage.text}, and the harness failed"
-            return replace(result, status=Status.WRONG, reason=reason, extra={"unfit": True})
+            failed = replace(result, status=Status.WRONG, extra={"unfit": True})
+            return replace(failed, reason=f"{damage.text}, and the harness failed")
         result = replace(result, extra=phases.extra(failed=result.status is not Status.OK))
         result = self._judged(with_series(result), before)
         if hold and ready is not None:
             self.held[trial.implementation] = ready, result
         return result
+
+    def _observe(self, device: str) -> ProcessState:
+        """The state of the process before a trial, in which the timer is loaded: a kernel may replace its parts."""
+        with suppress(*FAULTS):
+            self._calibration(device)
+        before, self.threads, self.left_used = observe(), LeftThreads(), []
+        return before
 
     def _judged(self, result: Result, before: ProcessState) -> Result:
         """The result of a trial, judged by what it left in the process, which is restored."""
@@ -341,14 +342,3 @@ def _with_resources(measurement: Measurement, used: Mapping[str, Any]) -> Measur
         spill_bytes=sum(item.spill_bytes for item in used.values()),
     )
     return replace(measurement, footprint=footprint)
-
-
-def find_trial_kernel(trial: Trial, *, cpu_fallback: bool = False) -> Found:
-    """The kernel of a trial; raises KernelNotFoundError."""
-    case = trial.case
-    key = (case.op, trial.implementation, trial.backend, case.dtype)
-    found = find_kernel_or_cpu(*key) if cpu_fallback else Found(find_kernel(*key), fell_back=False)
-    if not found.kernel.strided and any(spec.layout == "transposed" for spec in case.inputs.values()):
-        msg = f"{found.kernel.key} takes contiguous inputs only"
-        raise KernelNotFoundError(msg)
-    return found

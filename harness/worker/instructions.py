@@ -65,8 +65,8 @@ def _bind(plain: dict[str, Any]) -> Callable[[], Any]:
     from opgauge.harness.result.record_json import from_json
     from opgauge.harness.result.result import Trial
     from opgauge.harness.worker.attempt import Attempt
-    from opgauge.harness.worker.bench import find_trial_kernel
     from opgauge.harness.worker.inputs import make_inputs
+    from opgauge.harness.worker.trial_kernel import find_trial_kernel
 
     trial = from_json(Trial, plain)
     found = find_trial_kernel(trial)

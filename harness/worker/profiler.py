@@ -10,8 +10,9 @@ from opgauge.harness.measure import Timer
 from opgauge.harness.measure.cupti import Collector, empty_ns, split_calls, summarize
 from opgauge.harness.result.result import Profile, Trial
 from opgauge.harness.worker.attempt import Attempt, KernelFailedError
-from opgauge.harness.worker.bench import Bench, find_trial_kernel
+from opgauge.harness.worker.bench import Bench
 from opgauge.harness.worker.inputs import make_inputs
+from opgauge.harness.worker.trial_kernel import find_trial_kernel
 from opgauge.ops import BackendError, Bound, Device, KernelNotFoundError
 from opgauge.ops._core.op import Array
 

@@ -44,6 +44,7 @@ _PLAN = np.dtype(
 patch, `patches` of which are in shared memory. share: chunks of a split. merged: rows are classes of channels. last:
 channels are last. step: pixels of dy between taps."""
 STRUCTS = {"Pass": _PASS, "Plan": _PLAN}
+"""Structs that the generated header declares."""
 
 
 @dataclass(frozen=True, slots=True)
