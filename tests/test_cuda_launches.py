@@ -6,10 +6,13 @@ from pathlib import Path
 
 from opgauge.harness.case.file import load_cases
 from opgauge.ops import find_kernel, kernels
+from opgauge.ops._core import plans
 from opgauge.ops._cuda.source import all_sources
 from tests.launches import bind_and_run, recorded
 
 CASES = Path(__file__).parents[1] / "cases"
+PLANNED = ("mean", "dot", "p_norm", "conv_data_grad")
+"""Ops whose optimized kernels always have a plan."""
 IMPLEMENTATIONS = ("optimized", "tf32", "deterministic", "three_kernel")
 """Implementations with kernels of this project; the others are baselines and graphs of ops."""
 GRAPHS = ("residual_block", "resnet50_adds")
@@ -38,3 +41,16 @@ def test_every_kernel_is_launched_by_a_shipped_case() -> None:
                     bind_and_run(case, find_kernel(*key))
     idle = declared - {(launch.source, launch.kernel) for launch in launches}
     assert {f"{source.path.parent.name}/{name}" for source, name in idle} == set(FALLBACKS)
+
+
+def test_plans_name_the_kernels_that_are_launched() -> None:
+    """What a run stores for `show --why`: a plan for each case, of a reduction with the kernel that it launches."""
+    for case in load_cases([CASES / f"{op}.yaml" for op in PLANNED]):
+        with recorded() as launches, plans.recording() as announced:
+            bind_and_run(case, find_kernel(case.op, "optimized", "cuda", case.dtype))
+        if not launches or case.op not in PLANNED:
+            continue
+        assert announced, case.id
+        reductions = {text.partition("<")[0] for text in announced if text.startswith("reduce_")}
+        assert reductions <= {launch.kernel for launch in launches}, case.id
+        assert reductions or case.op == "conv_data_grad", case.id

@@ -27,6 +27,9 @@ def show(
     kernels: Annotated[
         bool, typer.Option("--kernels", help="The kernels of each call, if the run listed them (run --profile).")
     ] = False,
+    why: Annotated[
+        bool, typer.Option("--why", help="Which CUDA kernel ran for each case, its launch, and why.")
+    ] = False,
     db: Database = None,
     as_json: AsJson = False,
 ) -> None:
@@ -51,7 +54,7 @@ def show(
         typer.echo(to_text(records(found, results, reached)))
         return
     from opgauge.harness.report import kernels as kerneltable
-    from opgauge.harness.report import render
+    from opgauge.harness.report import plans, render
     from opgauge.harness.report.columns import open_console, print_columns
     from opgauge.harness.report.sorting import sort as sorted_rows
 
@@ -64,6 +67,8 @@ def show(
     typer.echo(f"run {found.id}, {when}, {found.status}, commit {render.commit_text(found.commit)}")
     if kernels:
         kerneltable.show(results, console)
+    elif why:
+        plans.show(results, console)
     elif peers:
         print_columns(render.against_peers(table, reached), console)
     else:

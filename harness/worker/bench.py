@@ -244,12 +244,17 @@ class Bench:
             phases.begin("allocate")
             attempt = self._attempt(trial, kernel, timer, trusted)
             with self._repairing(attempt):
-                with _recording("_cuda.source") as used, _recording("_core.tuning") as phases.tuning:
+                with (
+                    _recording("_cuda.source") as used,
+                    _recording("_core.tuning") as phases.tuning,
+                    _recording("_core.plans") as plans,
+                ):
                     phases.begin("prepare")
                     call = attempt.bind()
                     phases.begin("first call")
                     returned = attempt.call(call, 0)
                     first = attempt.check(returned, reference, "in the first call")
+                phases.plans = tuple(plans or used)
                 self.threads.begin()
                 self.left_used = [one.snapshot() for one in self.left]
                 ready = _Ready(attempt, call, reference, Audit(attempt, reference), self.threads, returned)
@@ -327,8 +332,8 @@ class _Ready:
     compares_samples: bool = False
 
 
-def _recording(module: str) -> AbstractContextManager[Mapping[str, Any]]:
-    """Context that records kernels, or launch parameters; empty for a tree whose `ops` cannot record."""
+def _recording(module: str) -> AbstractContextManager[Any]:
+    """Context that records kernels, launch parameters or plans; empty for a tree whose `ops` cannot record."""
     record = getattr(sys.modules.get(f"opgauge.ops.{module}"), "recording", None)
     return nullcontext({}) if record is None else record()
 

@@ -17,6 +17,7 @@ class Phases:
         self.repeatable = self.varied = True
         self.digests: Mapping[str, str] = {}
         self.tuning: Mapping[str, int] = {}
+        self.plans: tuple[str, ...] = ()
         self.written_share: float | None = None
         self.relaxed = 1.0
         self.since = perf_counter()
@@ -39,6 +40,8 @@ class Phases:
             found["varied"] = False
         if self.tuning:
             found["tuning"] = dict(self.tuning)
+        if self.plans:
+            found["plans"] = list(self.plans)
         if self.written_share is not None:
             found["written_share"] = self.written_share
         if self.relaxed != 1:

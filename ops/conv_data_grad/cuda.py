@@ -14,6 +14,7 @@ from opgauge.ops._core.backend import namespace
 from opgauge.ops._core.dtype import FLOATS, dtype_info
 from opgauge.ops._core.kernel import Bound
 from opgauge.ops._core.op import Shapes
+from opgauge.ops._core.plans import announce
 from opgauge.ops._core.registry import kernel
 from opgauge.ops._cuda.gemm.launch import multiply
 from opgauge.ops._cuda.gemm.problem import TRANSPOSE, GemmProblem, Matrix
@@ -138,6 +139,8 @@ def conv_data_grad(
     if min(dx.size, dy.size) == 0:
         return _copy(dx, add_to_output)
     config = plan(found, dx.dtype.name, current_gpu(), added=add_to_output is not None)
+    if not isinstance(config, GemmProblem):
+        announce(config)
     if isinstance(config, DirectConfig):
         return convolve_directly(config, dy, filter, dx, add_to_output)
     if isinstance(config, SmallConfig):

@@ -13,6 +13,7 @@ import numpy as np
 from opgauge.ops._core.dtype import FLOATS, dtype_info
 from opgauge.ops._core.kernel import Bound
 from opgauge.ops._core.op import Shapes
+from opgauge.ops._core.plans import announce
 from opgauge.ops._core.registry import kernel
 from opgauge.ops._core.tuning import declare
 from opgauge.ops._cuda.gemm.problem import EXACT, TF32
@@ -102,6 +103,8 @@ def _forward(name: str, dtypes: tuple[str, ...], *, exact: bool, **options: Any)
     ) -> Bound:
         found = geometry(x.shape, filter.shape, DeformableConvParams(**options))
         layout = plan_forward(found, x.dtype.name, current_gpu(), exact=exact)
+        if layout is not None:
+            announce(layout)
         if isinstance(layout, DirectLayout):
             return sample_directly(layout, x, offset, mask, filter, out["out"])
         if layout is None:

@@ -14,6 +14,7 @@ from opgauge.ops._core.backend import namespace
 from opgauge.ops._core.dtype import FLOATS, dtype_info
 from opgauge.ops._core.kernel import Bound
 from opgauge.ops._core.op import Shapes
+from opgauge.ops._core.plans import announce
 from opgauge.ops._core.registry import kernel
 from opgauge.ops._cuda.gemm.launch import multiply
 from opgauge.ops._cuda.gemm.problem import SPLITS, GemmProblem, Matrix
@@ -305,6 +306,7 @@ def channels_last(
     params = DeformableConvGradParams(**options)
     made = plan_grad(geometry(x.shape, filter.shape, params), x.dtype.name, current_gpu())
     if made is not None:
+        announce(made)
         return _run(backward(made, (x, offset, mask, filter, out_grad), out, workspace))
     return _IN_ANY_ORDER(
         x=x, offset=offset, filter=filter, out_grad=out_grad, out=out, workspace=workspace, mask=mask, **options

@@ -14,6 +14,7 @@ from opgauge.ops._core.dtype import FLOATS, dtype_info
 from opgauge.ops._core.errors import AxisError
 from opgauge.ops._core.kernel import Bound
 from opgauge.ops._core.op import Array, Params, Shape, Shapes
+from opgauge.ops._core.plans import announce
 from opgauge.ops._core.registry import kernel
 from opgauge.ops._core.tuning import declare
 from opgauge.ops._cuda.pointwise import AXES, THREADS, axes_struct, one_per_thread, strides_struct
@@ -278,6 +279,7 @@ def _sum(dout: Any, tensor: Any, summed: Sequence[_Gradient], other: _Gradient |
     widest = whole_vector(dout, dout.size, tensor, beside)
     weight = () if tensor is None else tensor.shape
     plan = sum_plan(dout.shape, summed[0].shape, weight, widest, multiprocessors())
+    announce(plan)
     places = partial_places(summed[0].out.size, len(summed), wide.itemsize)
     flags = f"{flag(plan.rows)}, {flag(plan.spread)}, {len(summed)}"
     function = SUMS.function(f"reduce_any<{ctype}, {plan.width}, {flags}>")

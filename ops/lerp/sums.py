@@ -56,6 +56,11 @@ class SumPlan:
     kept: AxisGroup
     summed: AxisGroup
 
+    def __str__(self) -> str:
+        along = "innermost axis summed" if self.rows else "innermost axis kept"
+        grid = f"{self.blocks} × {self.splits}"
+        return f"reduce_any, vectors of {self.width}, {self.splits} splits, grid {grid} block {SUM_THREADS}: {along}"
+
     @property
     def groups(self) -> int:
         """Groups of splits; their partial sums are added up first, those of the groups last."""

@@ -4,17 +4,22 @@ from __future__ import annotations
 
 import io
 import json
+from dataclasses import replace
 from pathlib import Path
 
 from rich.console import Console
 
 from opgauge.harness.case.case import Case
+from opgauge.harness.measure import Limits
 from opgauge.harness.report import kernels as kerneltable
+from opgauge.harness.report import plans
 from opgauge.harness.result.result import KernelUse, Measurement, Profile, Result, Status, Trial
 from opgauge.harness.run.environment import capture
+from opgauge.harness.run.execute import LocalExecutor
 from opgauge.harness.store import Store
 from opgauge.ops import find_op
 from tests.commandline import Done, run_here
+from tests.faulty.trial import trial
 
 ROOT = Path(__file__).parents[2]
 GEMM = KernelUse("maxwell_sgemm_128x64_nn", 2, 64_200.0, 0.642, (16, 8, 1), (128, 1, 1), 122, 8448, 0)
@@ -50,6 +55,25 @@ def test_what_has_no_list_is_counted_with_its_reason() -> None:
     text = shown(a_result(None), a_result(None), a_result(Profile(reason="[b]no rights")))
     assert "no kernel list for 2 results: not requested: measure with --profile" in text
     assert "no kernel list for 1 results: [b]no rights" in text
+
+
+def test_plans_are_printed_with_their_reasons() -> None:
+    """A line per plan of `show --why`; results without one are counted."""
+    plan = "reduce_rows_once<2, 256> grid 132 block 256: short rows"
+    with_plan = replace(a_result(None), extra={"plans": [plan, "[b]second"]})
+    out = io.StringIO()
+    plans.show([with_plan, a_result(None)], Console(file=out, width=140))
+    lines = [line.strip() for line in out.getvalue().splitlines() if "p_norm" in line]
+    assert [line.split("optimized")[1].strip() for line in lines] == [plan, "[b]second"]
+    assert "no plan for 1 results" in out.getvalue()
+
+
+def test_a_run_stores_what_a_kernel_announces() -> None:
+    """The plans that host code announces while the kernel is bound and first called, and none from later calls."""
+    with LocalExecutor(limits=Limits(budget_s=0.01), preload=("tests.faulty.planned",)) as executor:
+        (found,) = executor.run([trial("announces")])
+    assert found.status is Status.OK, found.reason
+    assert found.extra["plans"] == ["max over rows: few rows"]
 
 
 def test_a_stored_result_gets_its_list_later() -> None:

@@ -13,6 +13,7 @@ import numpy as np
 
 from opgauge.ops._core.dtype import dtype_info
 from opgauge.ops._core.kernel import Bound
+from opgauge.ops._core.plans import announce
 from opgauge.ops._cuda.gemm import hopper
 from opgauge.ops._cuda.gemm.hopper import HALF_DTYPES, LARGEST_BLOCK
 from opgauge.ops._cuda.gemm.problem import EXACT, TF32, TILE, Alignment, GemmConfig, GemmProblem, Matrix, expression
@@ -162,6 +163,7 @@ def _alignment(array: Any) -> int:
 
 def launch(config: GemmConfig, problem: GemmProblem, a: Any, b: Any, d: Any, addend: Any, workspace: Any) -> Bound:
     """The launches of `config`: before it, images of b are transposed, or after it, splits added up in fixed order."""
+    announce(config)
     arrays = {"a": a, "b": b, "addend": addend, "target": d}
     source, struct, limit, carveout = TEMPLATES[config.template]
     if config.splits > 1:

@@ -11,6 +11,7 @@ import numpy as np
 from opgauge.ops._core.axes import MergedAxes, Reduction
 from opgauge.ops._core.kernel import Bound
 from opgauge.ops._core.op import Array
+from opgauge.ops._core.plans import announce
 from opgauge.ops._cuda.reduction.plan import most_partials, plan
 from opgauge.ops._cuda.reduction.problem import (
     LINE_VECTORS,
@@ -118,6 +119,7 @@ def launch(
     if out.size == 0:
         return lambda: None
     found = planned(functor, axes, x, second, out, streamed_from)
+    announce(found)
     function = source.function(found.expression(functor.name))
     columns = found.kernel in {"reduce_columns_grid", "reduce_slabs_block"}
     arrays = (x, out) if columns else (x, second, out)

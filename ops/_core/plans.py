@@ -1,0 +1,29 @@
+"""Plans of launches: which kernel was chosen for a call, and why.
+
+Host code announces a plan when it binds a kernel; `recording` collects the descriptions, which runs store and `opgauge
+show --why` prints.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+_LISTENERS: list[list[str]] = []
+
+
+def announce(plan: object) -> None:
+    """Tell those who listen how `plan` describes itself: kernel, grid, block and reason."""
+    for heard in _LISTENERS:
+        heard.append(str(plan))
+
+
+@contextmanager
+def recording() -> Iterator[list[str]]:
+    """Descriptions of the plans that are announced in this context, in order."""
+    heard: list[str] = []
+    _LISTENERS.append(heard)
+    try:
+        yield heard
+    finally:
+        _LISTENERS[:] = [other for other in _LISTENERS if other is not heard]
