@@ -20,7 +20,7 @@ from opgauge.ops._cuda.gemm.launch import multiply
 from opgauge.ops._cuda.gemm.problem import TRANSPOSE, GemmProblem, Matrix
 from opgauge.ops._cuda.gemm.select import supported, workspace_bytes
 from opgauge.ops._cuda.source import CudaSource, Gpu, current_gpu, multiprocessors
-from opgauge.ops._cuda.struct import DIVISOR, divisor
+from opgauge.ops._cuda.struct import DIVISOR, divisor, pack
 from opgauge.ops.conv_data_grad.cuda_direct import DirectConfig, convolve_directly, direct_config
 from opgauge.ops.conv_data_grad.cuda_gather import gather, gather_layout
 from opgauge.ops.conv_data_grad.gather_layout import GatherLayout
@@ -35,11 +35,14 @@ _AXES = np.dtype(
     [(name, np.int32, (AXES,)) for name in ("kernel", "out", "padding", "dilation", "step", "move")]
     + [(name, DIVISOR, (AXES,)) for name in ("size", "stride")]
 )
-_STRIDES = np.dtype([(name, np.int64) for name in ("image", "group", "channel", "tap", "pixel")])
+"""`Axes` of kernels.cu: the shape of the convolution, by spatial axis; see `Reach` there for step and move."""
+_COLUMNS = np.dtype([(name, np.int64) for name in ("image", "group", "channel", "tap", "pixel")])
+"""`Columns` of kernels.cu: strides of the columns, in elements."""
 _FACTORS = np.dtype(
     [(name, np.int64) for name in ("dy_image", "dy_out", "dy_pixel", "filter_out", "filter_inner", "filter_tap")]
     + [("outs", np.int32), ("lanes", np.int32)]
 )
+"""`Factors` of kernels.cu: strides of dy and of the filter in elements. outs: output channels of a group."""
 _LANE_THREADS = 512
 """Threads per multiprocessor up to which more of them share an element of dx; on an H100 twice as many are slower."""
 _LONGEST_CHAIN = 256
@@ -64,6 +67,7 @@ SOURCE = CudaSource(
     __file__,
     "kernels.cu",
     tuple(name(dtype, last) for name in (_fold_name, _multiply_name) for dtype in FLOATS for last in (False, True)),
+    structs={"Axes": _AXES, "Columns": _COLUMNS, "Factors": _FACTORS},
 )
 """Declared instances of kernels.cu."""
 
@@ -218,13 +222,15 @@ def _multiply_by_blas(found: ConvGeometry, dy: Any, weight: Any, columns: Any) -
     return run
 
 
-def _strides(found: ConvGeometry) -> Any:
-    """Strides of the columns, (N, groups, C / groups, taps, P) or, channels_last, (N, P, groups, taps, C / groups)."""
+def _columns(found: ConvGeometry) -> Any:
+    """`Columns` of (N, groups, C / groups, taps, P) or, channels_last, (N, P, groups, taps, C / groups)."""
     pixels, taps, each = prod(found.out_size), prod(found.kernel), found.channels // found.groups
     if found.channels_last:
-        pixel = found.channels * taps
-        return np.array((pixels * pixel, taps * each, 1, each, pixel), _STRIDES)
-    return np.array((found.channels * taps * pixels, each * taps * pixels, taps * pixels, pixels, 1), _STRIDES)
+        row = found.channels * taps
+        return pack(_COLUMNS, {"image": pixels * row, "group": taps * each, "channel": 1, "tap": each, "pixel": row})
+    channel = taps * pixels
+    strides = {"image": found.channels * channel, "group": each * channel, "channel": channel}
+    return pack(_COLUMNS, {**strides, "tap": pixels, "pixel": 1})
 
 
 def _three(values: tuple[int, ...], fill: int) -> tuple[int, ...]:
@@ -233,22 +239,24 @@ def _three(values: tuple[int, ...], fill: int) -> tuple[int, ...]:
 
 def _axes(found: ConvGeometry) -> Any:
     """`Axes` struct of the kernels."""
-    axes = np.zeros((), _AXES)
-    axes["kernel"], axes["out"] = _three(found.kernel, 1), _three(found.out_size, 1)
-    axes["padding"], axes["dilation"] = _three(found.padding, 0), _three(found.dilation, 1)
-    for axis, (size, stride) in enumerate(zip(_three(found.size, 1), _three(found.strides, 1), strict=True)):
-        axes["size"][axis], axes["stride"][axis] = divisor(size), divisor(stride)
-        dilation = int(axes["dilation"][axis])
-        axes["step"][axis] = stride // gcd(stride, dilation)
-        axes["move"][axis] = dilation // gcd(stride, dilation)
-    return axes
+    strides, dilations = _three(found.strides, 1), _three(found.dilation, 1)
+    common = [gcd(stride, dilation) for stride, dilation in zip(strides, dilations, strict=True)]
+    numbers = {
+        "kernel": _three(found.kernel, 1),
+        "out": _three(found.out_size, 1),
+        "padding": _three(found.padding, 0),
+        "dilation": dilations,
+        "step": [stride // each for stride, each in zip(strides, common, strict=True)],
+        "move": [dilation // each for dilation, each in zip(dilations, common, strict=True)],
+    }
+    return pack(_AXES, {**numbers, "size": _three(found.size, 1), "stride": strides})
 
 
 def _fold(found: ConvGeometry, columns: Any, dx: Any, addend: Any) -> Bound:
     function = SOURCE.function(_fold_name(dx.dtype.name, found.channels_last))
     grid = (min(-(-dx.size // THREADS), _FOLD_BLOCKS * multiprocessors()),)
     each = divisor(found.channels // found.groups)
-    numbers = (np.uint32(dx.size), _axes(found), _strides(found), divisor(found.channels), each)
+    numbers = (np.uint32(dx.size), _axes(found), _columns(found), divisor(found.channels), each)
     arguments = (columns, addend, dx, *numbers)
     return lambda: function(grid, (THREADS,), arguments)
 
@@ -293,9 +301,13 @@ def _multiply_small(config: SmallConfig, dy: Any, weight: Any, dx: Any, addend: 
     found, lanes = config.found, config.lanes
     pixels, taps, each = prod(found.out_size), prod(found.kernel), found.channels // found.groups
     outs = found.out_channels
-    first, last = (outs * pixels, pixels, 1, each * taps, taps, 1), (outs * pixels, 1, outs, taps * each, 1, each)
-    strides = last if found.channels_last else first
-    factors = np.array((*strides, outs // found.groups, lanes), _FACTORS)
+    if found.channels_last:
+        strides = {"dy_image": outs * pixels, "dy_out": 1, "dy_pixel": outs}
+        strides |= {"filter_out": taps * each, "filter_inner": 1, "filter_tap": each}
+    else:
+        strides = {"dy_image": outs * pixels, "dy_out": pixels, "dy_pixel": 1}
+        strides |= {"filter_out": each * taps, "filter_inner": taps, "filter_tap": 1}
+    factors = pack(_FACTORS, {**strides, "outs": outs // found.groups, "lanes": lanes})
     function = SOURCE.function(_multiply_name(dx.dtype.name, found.channels_last))
     numbers = (np.uint32(dx.size), _axes(found), factors, divisor(found.channels), divisor(each))
     arguments, grid = (dy, weight, addend, dx, *numbers), (-(-dx.size * lanes // THREADS),)

@@ -5,14 +5,9 @@
 #include "divide.cuh"
 #include "vector.cuh"
 
-struct Axes {  // shape of the convolution, by spatial axis; see Reach for step and move
-  int kernel[3], out[3], padding[3], dilation[3], step[3], move[3];
-  Divisor size[3], stride[3];
-};
-
-struct Columns {  // strides of the columns, in elements
-  long long image, group, channel, tap, pixel;
-};
+DEFINE_Axes;  // of cuda.py
+DEFINE_Columns;
+DEFINE_Factors;
 
 // Taps of an axis that connect pixels of dy to pixel `at` of dx: `count` of them from `tap` on, in steps of `step`, at
 // places that begin with `place` and fall by `move`. Threads of a warp walk them together, whichever taps are theirs.
@@ -102,11 +97,6 @@ __global__ void __launch_bounds__(256, 4) fold(
 }
 
 constexpr int BATCH = 8;  // loads of each factor in flight
-
-struct Factors {  // strides of dy and of the filter in elements, and output channels of a group
-  long long dy_image, dy_out, dy_pixel, filter_out, filter_inner, filter_tap;
-  int outs, lanes;
-};
 
 // multiply: `lanes` threads share the output channels of an element of dx.
 // Layout   dy, filter by Factors, dx in either data format      Grid  elements · lanes / 256      Block  256
