@@ -125,6 +125,7 @@ def test_resources_are_the_most_registers_and_all_spills() -> None:
     assert bench._with_resources(MEASURED, {}) is MEASURED
 
 
+@pytest.mark.usefixtures("busy_process")
 def test_a_tree_that_records_nothing_is_measured_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
     """The `ops` of an older tree has no recording; its trials are run without."""
     monkeypatch.delattr(source_module, "recording")
@@ -142,6 +143,7 @@ def test_the_gate_sees_what_was_measured() -> None:
     assert (found.registers, found.spills, found.peak_bytes) == (40, 8, None)
 
 
+@pytest.mark.usefixtures("busy_process")
 def test_each_block_is_calibrated_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """A process runs the calibration workload before its first trial and gives it to all results of the device."""
     calibrations = iter([Calibration(4.0, 9.0, 1.0), Calibration(5.0, 9.0, 1.0)])

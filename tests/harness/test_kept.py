@@ -13,6 +13,7 @@ from opgauge.harness.case.file import load_cases
 from opgauge.harness.measure import Limits
 from opgauge.harness.result.result import Status, Trial
 from opgauge.harness.worker import bench as bench_module
+from opgauge.harness.worker import trial_kernel
 from opgauge.harness.worker.attempt import Trusted
 from opgauge.harness.worker.bench import Bench
 from opgauge.harness.worker.bits import same_bits
@@ -49,6 +50,7 @@ def test_half_a_file_is_none(tmp_path: Path) -> None:
     assert recall_values(case, tmp_path) is None
 
 
+@pytest.mark.usefixtures("busy_process")
 def test_the_next_process_draws_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A block that trusts outputs takes kept inputs; where they were tampered with, its outputs are found out."""
     case = next(one for one in load_cases([CASES / "scale.yaml"]) if one.name == "offset")
@@ -85,6 +87,7 @@ def test_a_recalled_reference_is_what_was_computed(tmp_path: Path, file: str) ->
             )
 
 
+@pytest.mark.usefixtures("busy_process")
 def test_a_kernel_that_leaves_other_bits_each_time_needs_one_reference(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -92,7 +95,7 @@ def test_a_kernel_that_leaves_other_bits_each_time_needs_one_reference(
     case = next(one for one in load_cases([CASES / "scale.yaml"]) if one.name == "offset")
     trial = Trial(case, "baseline", "cpu", "cpu")
     own = replace(find_kernel("scale", "baseline", "cpu", case.dtype), deterministic=False)
-    monkeypatch.setattr(bench_module, "find_kernel", lambda *_: own)
+    monkeypatch.setattr(trial_kernel, "find_kernel", lambda *_: own)
     assert Bench(lambda _: None).run(trial, QUICK, kept=tmp_path).status is Status.OK
     monkeypatch.setattr(bench_module, "expect", _refuse)
     assert Bench(lambda _: None).run(trial, QUICK, kept=tmp_path).status is Status.OK
@@ -100,6 +103,7 @@ def test_a_kernel_that_leaves_other_bits_each_time_needs_one_reference(
     assert Bench(lambda _: None).run(trial, QUICK, kept=tmp_path).status is Status.WRONG
 
 
+@pytest.mark.usefixtures("busy_process")
 def test_a_kernel_that_leaves_the_same_bits_keeps_no_reference(tmp_path: Path) -> None:
     """Its outputs are known by their digest: disks are not filled for nothing."""
     case = next(one for one in load_cases([CASES / "scale.yaml"]) if one.name == "offset")

@@ -104,10 +104,9 @@ def test_inputs_are_digested_only_for_another_tree(monkeypatch: pytest.MonkeyPat
     assert told.count({"x"}) == 1
 
 
-def test_a_bench_computes_the_reference_when_the_next_trial_wants_it(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.usefixtures("busy_process")
+def test_a_bench_computes_the_reference_when_the_next_trial_wants_it() -> None:
     """A trial that trusts leaves the inputs at hand without a reference; one that does not trust gets it."""
-    # threads of other tests in this process may work meanwhile
-    monkeypatch.setattr("opgauge.harness.worker.single_calls.check_idle", lambda audit, attempt: None)
     shared = bench()
     known = shared.run(TRIAL, QUICK, with_digest=True)
     assert known.check is not None
