@@ -71,7 +71,7 @@ class CudaSource:
     NVRTC test compiles every declared expression, and `function` rejects others.
     clustered: further expressions, for Hopper and later only. constants: numbers shared with host code, by name; they
     are defined for the compiler, so that no source repeats them. structs: dtypes of kernel arguments by C++ name; the
-    source defines the struct `Name` by the macro `DEFINE_Name`.
+    source defines the struct `Name` by the macro `DEFINE_Name`, which holds all of `Name<…>` if they are several.
     """
 
     def __init__(
@@ -90,7 +90,10 @@ class CudaSource:
         self.clustered = frozenset(clustered)
         self.options = (*options, *(f"-D{key}={number}" for key, number in (constants or {}).items()))
         given, known = structs or {}, {"Divisor": DIVISOR, **(structs or {})}
-        self.options += tuple(f"-DDEFINE_{key}={define(key, dtype, known)}" for key, dtype in given.items())
+        macros: dict[str, list[str]] = {}
+        for key, dtype in given.items():
+            macros.setdefault(key.partition("<")[0], []).append(define(key, dtype, known))
+        self.options += tuple(f"-DDEFINE_{key}={'; '.join(texts)}" for key, texts in macros.items())
         self._functions: dict[tuple[str, int], tuple[Any, Resources | None]] = {}
         _SOURCES.append(self)
 

@@ -15,6 +15,11 @@ DIVISOR = np.dtype([("value", np.uint32), ("multiplier", np.uint32), ("shift", n
 """`Divisor` of `include/divide.cuh`."""
 
 
+def pointer(ctype: str) -> Any:
+    """The dtype of a device address that is a `ctype*` in C++."""
+    return np.dtype(np.uint64, metadata={"ctype": f"{ctype}*"})
+
+
 def divisor(value: int) -> Array:
     """A `Divisor` of `include/divide.cuh`: divides numbers below 2^31 by `value` (1 to 2^31 - 1)."""
     shift = (value - 1).bit_length()
@@ -40,6 +45,7 @@ def _packed(kind: Any, values: Mapping[str, Any], name: str) -> Any:
 def define(name: str, dtype: Any, known: Mapping[str, Any]) -> str:
     """C++ definition of the struct `name`, on one line, with a check of its size by the compiler.
 
+    A name with template arguments, `Pair<float>`, defines a specialization of a template that the source declares.
     known: other structs by name, for nested fields. Fields of raw bytes (`V4`) are padding and have no name in C++.
     Raises KeyError for a field of another type, ValueError for one that C++ would place elsewhere. NVRTC before 13.1
     has no `offsetof`, so places are checked here.
@@ -55,10 +61,18 @@ def define(name: str, dtype: Any, known: Mapping[str, Any]) -> str:
             raise ValueError(msg)
         end = offset + kind.itemsize
         lengths = "".join(f"[{length}]" for length in shape)
-        members.append(f"{names[base] if base.names else SCALARS[base.name]} {field}{lengths};")
-    return (
-        f'struct {name} {{ {" ".join(members)} }}; static_assert(sizeof({name}) == {dtype.itemsize}, "size of {name}")'
-    )
+        members.append(f"{_ctype(base, names)} {field}{lengths};")
+    template = "template <> " if "<" in name else ""
+    check = f'static_assert(sizeof({name}) == {dtype.itemsize}, "size of {name}")'
+    return f"{template}struct {name} {{ {' '.join(members)} }}; {check}"
+
+
+def _ctype(base: Any, names: Mapping[Any, str]) -> str:
+    """C++ type of a scalar, pointer or struct."""
+    if base.names:
+        return names[base]
+    pointed: str | None = (base.metadata or {}).get("ctype")
+    return pointed or SCALARS[base.name]
 
 
 def _alignment(dtype: Any) -> int:

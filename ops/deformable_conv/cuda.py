@@ -16,7 +16,7 @@ from opgauge.ops._cuda.gemm.launch import multiply
 from opgauge.ops._cuda.gemm.problem import EXACT, SPLITS, GemmProblem, Matrix
 from opgauge.ops._cuda.gemm.select import supported, workspace_bytes
 from opgauge.ops._cuda.source import CudaSource, current_gpu, flag, multiprocessors
-from opgauge.ops._cuda.struct import DIVISOR, divisor
+from opgauge.ops._cuda.struct import DIVISOR, pack, pointer
 from opgauge.ops.deformable_conv.op import DeformableConvParams, geometry
 from opgauge.ops.deformable_conv.sampling import SamplingGeometry
 
@@ -38,7 +38,19 @@ CONV = np.dtype(
     ]
     + [(name, DIVISOR) for name in ("pixels", "out_width", "kernel_width")]
 )
-"""`Conv` struct of the kernels."""
+"""`Conv` of the kernels. per_group: channels of a deformable group."""
+
+
+def product(ctype: str) -> Any:
+    """`Product<ctype>` of kernels.cu. outs, rows: output channels, and those of a group. channels: of a group."""
+    return np.dtype(
+        [
+            *(("out_grad", pointer(f"const {ctype}")), ("filter", pointer(f"const {ctype}"))),
+            *(("outs", np.int32), ("rows", np.int32), ("channels", DIVISOR), ("pad", "V4")),
+        ]
+    )
+
+
 WITH_BLAS = ("float16", "float32", "float64")
 LONG_CHAINS = "the library sums thousands of products in one chain: over twice the bound in one element of a million"
 """Dtypes of the BLAS, and the reason for its `relaxed`."""
@@ -56,8 +68,14 @@ def _expressions() -> tuple[str, ...]:
     return tuple(found)
 
 
-SOURCE = CudaSource(__file__, "kernels.cu", _expressions())
-"""Declared instances of kernels.cu."""
+CTYPES = [dtype_info(name).ctype for name in FLOATS]
+SOURCE = CudaSource(
+    __file__,
+    "kernels.cu",
+    _expressions(),
+    structs={"Conv": CONV} | {f"Product<{each}>": product(each) for each in CTYPES},
+)
+"""C++ types of tensors, and the declared instances of kernels.cu."""
 
 
 def ctype(array: Any) -> str:
@@ -67,21 +85,18 @@ def ctype(array: Any) -> str:
 
 def conv_struct(found: SamplingGeometry) -> Any:
     """`Conv` struct of the kernels."""
-    return np.array(
-        (
-            *found.size,
-            *found.strides,
-            *found.paddings,
-            *found.dilations,
-            found.channels,
-            found.channels // found.deformable_groups,
-            found.taps,
-            divisor(found.pixels),
-            divisor(found.out_size[1]),
-            divisor(found.kernel[1]),
-        ),
-        CONV,
-    )
+    numbers = {
+        "channels": found.channels,
+        "per_group": found.channels // found.deformable_groups,
+        "taps": found.taps,
+        "pixels": found.pixels,
+        "out_width": found.out_size[1],
+        "kernel_width": found.kernel[1],
+    }
+    (numbers["height"], numbers["width"]), names = found.size, ("stride", "padding", "dilation")
+    for name, values in zip(names, (found.strides, found.paddings, found.dilations), strict=True):
+        numbers[f"{name}_h"], numbers[f"{name}_w"] = values
+    return pack(CONV, numbers)
 
 
 def grid_of(found: SamplingGeometry, images: int) -> tuple[tuple[int, int, int], int]:

@@ -11,8 +11,8 @@ import numpy as np
 from opgauge.ops._core.dtype import FLOATS, dtype_info
 from opgauge.ops._core.kernel import Bound
 from opgauge.ops._cuda.source import CudaSource, Gpu
-from opgauge.ops._cuda.struct import DIVISOR, divisor
-from opgauge.ops.deformable_conv.cuda import conv_struct, ctype
+from opgauge.ops._cuda.struct import DIVISOR, pack
+from opgauge.ops.deformable_conv.cuda import CONV, conv_struct, ctype
 from opgauge.ops.deformable_conv.sampling import SamplingGeometry
 
 THREADS = 256
@@ -48,7 +48,7 @@ SOURCE = CudaSource(
     "direct.cu",
     tuple(_name(dtype_info(dtype).ctype, shape) for dtype in FLOATS for shape in SHAPES),
     constants={"THREADS": THREADS},
-    structs={"Plan": _PLAN},
+    structs={"Conv": CONV, "Plan": _PLAN},
 )
 """Declared instances of direct.cu."""
 
@@ -135,13 +135,15 @@ class DirectLayout:
     def struct(self) -> Any:
         """`Plan` struct of the kernel."""
         found = self.found
-        per_group = found.channels // found.deformable_groups
-        numbers = (
-            *(found.batch, found.groups, self.group_channels, self.rows, self.group_blocks, self.owner_groups),
-            *(self.owner_blocks, self.segment, self.segments, per_group // self.segment, self.units),
-            *(self.lanes, self.unit_lanes),
-        )
-        return np.array((*numbers, divisor(self.found.depth)), _PLAN)
+        numbers = {
+            "images": found.batch,
+            "groups": found.groups,
+            "owner_segments": found.channels // found.deformable_groups // self.segment,
+            "depth": found.depth,
+        }
+        same = ("group_channels", "rows", "group_blocks", "owner_groups", "owner_blocks", "segment", "segments")
+        own = {name: getattr(self, name) for name in (*same, "units", "lanes", "unit_lanes")}
+        return pack(_PLAN, {**numbers, **own})
 
 
 def _with_lanes(found: SamplingGeometry, wide: int, shape: tuple[int, int], lanes: int) -> DirectLayout:

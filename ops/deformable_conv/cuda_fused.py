@@ -25,7 +25,7 @@ from opgauge.ops.deformable_conv.cuda import (
     unfold_then,
 )
 from opgauge.ops.deformable_conv.cuda_direct import DirectLayout, direct_config, sample_directly
-from opgauge.ops.deformable_conv.fused_layout import PREPARE_THREADS, SHAPES, SMALLER, FusedLayout, layout_of
+from opgauge.ops.deformable_conv.fused_layout import PREPARE_THREADS, SHAPES, SMALLER, STRUCTS, FusedLayout, layout_of
 from opgauge.ops.deformable_conv.op import DeformableConvParams, geometry
 from opgauge.ops.deformable_conv.sampling import SamplingGeometry
 
@@ -60,7 +60,7 @@ def _expressions() -> tuple[str, ...]:
     return tuple(found)
 
 
-SOURCE = CudaSource(__file__, "fused.cu", _expressions())
+SOURCE = CudaSource(__file__, "fused.cu", _expressions(), structs=STRUCTS)
 """Declared instances of fused.cu."""
 
 

@@ -20,8 +20,8 @@ from opgauge.ops._cuda.gemm.launch import multiply
 from opgauge.ops._cuda.gemm.problem import SPLITS, GemmProblem, Matrix
 from opgauge.ops._cuda.gemm.select import supported, workspace_bytes
 from opgauge.ops._cuda.source import Gpu, current_gpu, flag, multiprocessors
-from opgauge.ops._cuda.struct import DIVISOR, divisor
-from opgauge.ops.deformable_conv.cuda import FILTER_ROWS, SOURCE, THREADS, conv_struct, ctype, grid_of
+from opgauge.ops._cuda.struct import divisor, pack
+from opgauge.ops.deformable_conv.cuda import FILTER_ROWS, SOURCE, THREADS, conv_struct, ctype, grid_of, product
 from opgauge.ops.deformable_conv.cuda_spread import SpreadLayout, backward, spread_layout
 from opgauge.ops.deformable_conv.op import DeformableConvGradParams, geometry
 from opgauge.ops.deformable_conv.sampling import SamplingGeometry
@@ -34,13 +34,6 @@ VECTOR = 4
 """Channels that one addition to the gradient of x covers, if a matrix product gives the columns' gradient."""
 FEWEST_PIXELS, MOST_PIXELS = 2048, 256 * THREADS
 """Pixels of a split of the filter's gradient: fewer do not pay, and longer chains of sums lose accuracy."""
-_PRODUCT = np.dtype(
-    [
-        *(("out_grad", np.uint64), ("filter", np.uint64)),
-        *(("outs", np.int32), ("rows", np.int32), ("channels", DIVISOR), ("pad", "V4")),
-    ]
-)
-"""`Product` struct of the kernels."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,10 +176,11 @@ def _fold(
     grid, chunk = grid_of(found, found.batch)
     to = gradient if columns is None else columns
     function = SOURCE.function(f"fold<{ctype(x)}, {ctype(to)}, {flag(factors)}>")
-    addresses = [array.data.ptr for array in factors or ()] or [0, 0]
+    first, second = [array.data.ptr for array in factors or ()] or [0, 0]
     outs, groups = found.out_channels, found.groups
-    product = np.array((*addresses, outs, outs // groups, divisor(found.channels // groups), b""), _PRODUCT)
-    arguments = (*arrays, *buffers, np.int32(found.batch), np.int32(chunk), conv_struct(found), product)
+    sizes = {"outs": outs, "rows": outs // groups, "channels": found.channels // groups}
+    packed = pack(product(ctype(x)), {"out_grad": first, "filter": second, **sizes})
+    arguments = (*arrays, *buffers, np.int32(found.batch), np.int32(chunk), conv_struct(found), packed)
     return (lambda: function(grid, (THREADS,), arguments)), grid[2] // found.deformable_groups
 
 

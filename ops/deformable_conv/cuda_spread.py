@@ -14,20 +14,22 @@ from opgauge.ops._cuda.gemm.launch import multiply
 from opgauge.ops._cuda.gemm.problem import SPLITS, GemmProblem, Matrix
 from opgauge.ops._cuda.gemm.select import supported, workspace_bytes
 from opgauge.ops._cuda.source import CudaSource, Gpu
-from opgauge.ops._cuda.struct import DIVISOR, divisor
+from opgauge.ops._cuda.struct import pack
 from opgauge.ops.deformable_conv.cuda import ALIGNMENT, CONV, THREADS, conv_struct, ctype
 from opgauge.ops.deformable_conv.cuda_fused import DTYPES, SHORT_HALVES
-from opgauge.ops.deformable_conv.fused_layout import LANES, LARGEST_INDEX, TRANSPOSE_TILE, Channels, channels_of
+from opgauge.ops.deformable_conv.fused_layout import LANES, LARGEST_INDEX, LINES, TRANSPOSE_TILE, Channels, channels_of
 from opgauge.ops.deformable_conv.sampling import SamplingGeometry
 
-_LINES = np.dtype([(name, np.int32) for name in ("area", "channels", "segment", "depth")] + [("padded", DIVISOR)])
 _PLAN = np.dtype(
-    [("conv", CONV), ("lines", _LINES), ("out_lines", _LINES)]
+    [("conv", CONV), ("lines", LINES), ("out_lines", LINES)]
     + [
         (name, np.int32)
         for name in ("images", "rows", "pieces", "out_pieces", "group_channels", "group_depth", "width", "lanes")
     ]
 )
+"""`Plan` of spread.cu. lines, out_lines: of x and of the output's gradient; pieces, out_pieces: blocks that transpose
+them. rows: output channels. group_channels, group_depth: channels of a group of the filter, in the tensor and stored.
+width: channels of a deformable group as stored. lanes: per sample, 1 to 8."""
 MOST_GROUPS = 2**16 - 1
 """Limit of the grid."""
 SOURCE = CudaSource(
@@ -38,6 +40,7 @@ SOURCE = CudaSource(
         for item in DTYPES
         for name in ("prepare_lines", "spread", "store_gradients")
     ),
+    structs={"Conv": CONV, "Lines": LINES, "Plan": _PLAN},
 )
 """Declared instances of spread.cu."""
 
@@ -130,13 +133,21 @@ class SpreadLayout:
     def struct(self) -> Any:
         """`Plan` struct of the kernels."""
         found, channels = self.found, self.channels
-        lines = (found.size[0] * found.size[1], found.channels, channels.segment, self.depth, divisor(channels.padded))
-        outs = found.out_channels
-        out_lines = (found.pixels, outs, outs, outs, divisor(outs))
-        width = self.depth // found.deformable_groups
-        given = found.channels // found.groups
-        numbers = (found.batch, outs, self.pieces, self.out_pieces, given, channels.depth, width, self.lanes)
-        return np.array((conv_struct(found), lines, out_lines, *numbers), _PLAN)
+        outs, area = found.out_channels, found.size[0] * found.size[1]
+        lines = {"area": area, "channels": found.channels, "segment": channels.segment, "depth": self.depth}
+        out_lines = {"area": found.pixels, "channels": outs, "segment": outs, "depth": outs, "padded": outs}
+        numbers = {
+            "conv": conv_struct(found),
+            "lines": pack(LINES, {**lines, "padded": channels.padded}),
+            "out_lines": pack(LINES, out_lines),
+            "images": found.batch,
+            "rows": outs,
+            "group_channels": found.channels // found.groups,
+            "group_depth": channels.depth,
+            "width": self.depth // found.deformable_groups,
+            **{name: getattr(self, name) for name in ("pieces", "out_pieces", "lanes")},
+        }
+        return pack(_PLAN, numbers)
 
 
 def _pieces(pixels: int, channels: int) -> int:

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from opgauge.ops._core.tuning import declare
-from opgauge.ops._cuda.struct import DIVISOR, divisor
+from opgauge.ops._cuda.struct import DIVISOR, pack
 from opgauge.ops.deformable_conv.cuda import (
     ALIGNMENT,
     CONV,
@@ -61,11 +61,20 @@ _PLAN = np.dtype(
         (name, np.int32)
         for name in (
             *("images", "rows", "row_tiles", "group_channels", "segment", "depth", "line_depth", "chunks", "span"),
-            *("share", "splits", "places", "stages", "tiles", "results", "strip"),
+            *("share", "splits", "positions", "stages", "tiles", "results", "strip"),
         )
     ]
-    + [(name, DIVISOR) for name in ("padded", "per_group", "strip_pixels", "taps", "visit")]
+    + [(name, DIVISOR) for name in ("padded", "per_group", "strip_pixels", "taps", "run")]
 )
+"""`Plan` of the kernels. rows: output channels of a group. group_channels: of x. segment: channels that share a group
+and a deformable group. depth, line_depth: channels of a group and of a line of x as stored. chunks: stages of a tap.
+span, run: consecutive ones before the next tap. share: stages of a split. positions: maximum segments that a stage
+touches. stages: of the ring. results: offset in bytes of a tile's staged results from the ring. strip: see `_STRIP`.
+padded: channels of a segment as stored. per_group: channels of a deformable group."""
+LINES = np.dtype([(name, np.int32) for name in ("area", "channels", "segment", "depth")] + [("padded", DIVISOR)])
+"""`Lines` of lines.cuh. area, channels: of x. segment, padded: channels of a segment in x and as stored. depth: of a
+stored line."""
+STRUCTS = {"Conv": CONV, "Lines": LINES, "Plan": _PLAN}
 
 
 def _padded(size: int, step: int) -> int:
@@ -273,15 +282,29 @@ class FusedLayout:
     def struct(self) -> Any:
         """`Plan` struct of the kernels."""
         found, channels, strip = self.found, self.channels, _STRIP.value()
-        numbers = (
-            *(found.batch, self.rows, self.row_tiles, found.channels // found.groups, channels.segment),
-            *(channels.depth, found.groups * channels.depth, channels.chunks, channels.span),
-            *(self.share, self.splits, channels.places, self.stages),
-            *(self.tiles, self.ring_bytes if self.blocks < self.tiles else 0, strip),
-        )
-        per_group = found.channels // found.deformable_groups
-        divided = channels.padded, per_group, strip * found.out_size[1], found.taps, channels.span
-        return np.array((conv_struct(found), *numbers, *map(divisor, divided)), _PLAN)
+        own = ("rows", "row_tiles", "share", "splits", "stages", "tiles")
+        numbers = {
+            "conv": conv_struct(found),
+            "images": found.batch,
+            "group_channels": found.channels // found.groups,
+            "segment": channels.segment,
+            "depth": channels.depth,
+            "line_depth": found.groups * channels.depth,
+            "chunks": channels.chunks,
+            "span": channels.span,
+            "positions": channels.places,
+            "results": self.ring_bytes if self.blocks < self.tiles else 0,
+            "strip": strip,
+            **{name: getattr(self, name) for name in own},
+        }
+        divisors = {
+            "padded": channels.padded,
+            "per_group": found.channels // found.deformable_groups,
+            "strip_pixels": strip * found.out_size[1],
+            "taps": found.taps,
+            "run": channels.span,
+        }
+        return pack(_PLAN, {**numbers, **divisors})
 
 
 def _cost(tiles: int, stages: int, slots: int, splits: int, area: int) -> int:

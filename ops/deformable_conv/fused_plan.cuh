@@ -15,24 +15,7 @@ constexpr int REGISTERS = 128;  // average registers per thread
 template <typename T, int HALVES, int N>  // registers per producer thread; float32 has two sets of sums
 constexpr int SAMPLING = sizeof(T) == 2 ? 152 : HALVES == 2 ? 96 : N == 128 ? 104 : 112;
 
-struct Plan {
-  Conv conv;
-  int images, rows, row_tiles;   // rows: output channels of a group
-  int group_channels;            // channels of a group of x
-  int segment;                   // channels that share group and deformable group
-  int depth, line_depth;         // channels of a group and of a line of x as stored, segments padded
-  int chunks, span;              // stages of a tap; consecutive stages before the next tap
-  int share, splits;             // stages of a split
-  int positions;                 // maximum segments that a stage touches
-  int stages;                    // of the ring
-  int tiles;                     // tiles of rows within tiles of columns
-  int results;                   // offset in bytes of a tile's staged results from the ring
-  int strip;                     // rows of pixels that tiles traverse column by column: neighbours share reads
-  Divisor padded;                // channels of a segment as stored
-  Divisor per_group;             // channels of a deformable group
-  Divisor strip_pixels;
-  Divisor taps, run;             // taps of the filter; chunks of a span
-};
+DEFINE_Plan;  // of fused_layout.py
 
 // Pixel of an image at position `index` in the order of strips.
 __device__ __forceinline__ int pixel_at(const Plan& plan, int index) {

@@ -68,34 +68,33 @@ __global__ void __launch_bounds__(256, 4) unfold(
 
 // The columns' gradient as a product of the filter (Co, C / groups, taps) and the output's gradient (N, Co, P).
 template <typename T>
-struct Product {
-  const T *out_grad, *filter;
-  int outs, rows;  // output channels, and those of a group
-  Divisor channels;  // of a group
+struct Product;
+DEFINE_Product;  // of cuda.py
 
-  __device__ __forceinline__ Wide<T> at(const Conv& conv, int image, int channel, int tap, int pixel) const {
-    const int group = quotient(channel, channels), inner = remainder(channel, group, channels);
-    const int pixels = conv.pixels.value, depth = channels.value * conv.taps;
-    const T* grad = out_grad + (static_cast<long long>(image) * outs + group * rows) * pixels + pixel;
-    const T* weight = filter + static_cast<long long>(group * rows) * depth + inner * conv.taps + tap;
-    constexpr int BATCH = 4;  // loads of each factor in flight
-    Wide<T> sum = 0;
-    for (int first = 0; first < rows; first += BATCH, grad += BATCH * pixels, weight += BATCH * depth) {
-      VectorWord<T, 1> words[2][BATCH] = {};
+template <typename T>
+__device__ __forceinline__ Wide<T> product_at(
+    const Product<T>& of, const Conv& conv, int image, int channel, int tap, int pixel) {
+  const int group = quotient(channel, of.channels), inner = remainder(channel, group, of.channels);
+  const int pixels = conv.pixels.value, depth = of.channels.value * conv.taps;
+  const T* grad = of.out_grad + (static_cast<long long>(image) * of.outs + group * of.rows) * pixels + pixel;
+  const T* weight = of.filter + static_cast<long long>(group * of.rows) * depth + inner * conv.taps + tap;
+  constexpr int BATCH = 4;  // loads of each factor in flight
+  Wide<T> sum = 0;
+  for (int first = 0; first < of.rows; first += BATCH, grad += BATCH * pixels, weight += BATCH * depth) {
+    VectorWord<T, 1> words[2][BATCH] = {};
 #pragma unroll
-      for (int row = 0; row < BATCH; ++row) {
-        if (first + row >= rows) continue;
-        words[0][row] = fetch<T, 1>(grad + static_cast<long long>(row) * pixels);
-        words[1][row] = fetch<T, 1>(weight + row * depth);
-      }
-#pragma unroll
-      for (int row = 0; row < BATCH; ++row) {
-        sum += widen(as_vector<T, 1>(words[0][row]).at[0]) * widen(as_vector<T, 1>(words[1][row]).at[0]);
-      }
+    for (int row = 0; row < BATCH; ++row) {
+      if (first + row >= of.rows) continue;
+      words[0][row] = fetch<T, 1>(grad + static_cast<long long>(row) * pixels);
+      words[1][row] = fetch<T, 1>(weight + row * depth);
     }
-    return sum;
+#pragma unroll
+    for (int row = 0; row < BATCH; ++row) {
+      sum += widen(as_vector<T, 1>(words[0][row]).at[0]) * widen(as_vector<T, 1>(words[1][row]).at[0]);
+    }
   }
-};
+  return sum;
+}
 
 // fold: one pass over the columns' gradient, for all gradients except the filter's.
 // Layout   column gradient (N, C, taps, P), or with MULTIPLIES its factors; x, offset, mask
@@ -122,7 +121,7 @@ __global__ void __launch_bounds__(256, sizeof(Wide<T>) == 8 ? 2 : 4) fold(
 #pragma unroll 2
   for (int channel = part.channel; channel < part.end; ++channel, plane += area, at += step) {
     const A given =
-        MULTIPLIES ? product.at(conv, part.image, channel, part.tap, part.pixel) : column_grad[at];
+        MULTIPLIES ? product_at(product, conv, part.image, channel, part.tap, part.pixel) : column_grad[at];
     A corners[4];
     read(corners, x + plane, sample);
     const A sampled = blend(corners, sample);

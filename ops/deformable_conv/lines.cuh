@@ -6,11 +6,7 @@
 
 constexpr int TRANSPOSE_PIXELS = 32, TRANSPOSE_CHANNELS = 64, TRANSPOSE_THREADS = 256;  // tile and threads of a block
 
-struct Lines {
-  int area, channels;   // of x
-  int segment, depth;   // channels of a segment in x, of a line as stored
-  Divisor padded;       // channels of a segment as stored
-};
+DEFINE_Lines;  // of fused_layout.py
 
 // Part of x that a block transposes.
 struct Piece {

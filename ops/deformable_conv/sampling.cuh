@@ -4,11 +4,7 @@
 #include "divide.cuh"
 #include "vector.cuh"
 
-struct Conv {
-  int height, width, stride_h, stride_w, padding_h, padding_w, dilation_h, dilation_w;
-  int channels, per_group, taps;  // per_group: channels of a deformable group
-  Divisor pixels, out_width, kernel_width;
-};
+DEFINE_Conv;  // of cuda.py
 
 template <typename A>
 struct Sample {

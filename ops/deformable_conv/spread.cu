@@ -4,14 +4,7 @@
 #include "lines.cuh"
 #include "sampling.cuh"
 
-struct Plan {
-  Conv conv;
-  Lines lines, out_lines;    // of x and of the output's gradient
-  int images, rows;          // rows: output channels
-  int pieces, out_pieces;    // blocks that transpose them
-  int group_channels, group_depth;  // channels of a group of the filter, in the tensor and as stored
-  int width, lanes;          // channels of a deformable group as stored; lanes per sample, 1 to 8
-};
+DEFINE_Plan;  // of cuda_spread.py
 
 // prepare_lines: blocks transpose x and the output's gradient to lines, zero the gradient of x and reorder the filter.
 // Layout   x, output gradient (N, C, H, W), filter (rows, channels, taps)

@@ -9,8 +9,9 @@ import numpy as np
 import pytest
 
 from opgauge.ops import CompileError
-from opgauge.ops._cuda.source import compile_source
-from opgauge.ops._cuda.struct import DIVISOR, define, divisor, pack
+from opgauge.ops._cuda import source as source_module
+from opgauge.ops._cuda.source import CudaSource, compile_source
+from opgauge.ops._cuda.struct import DIVISOR, define, divisor, pack, pointer
 
 FIELDS: list[Any] = [("first", np.int32), ("pad", "V4"), ("second", np.int64, (2,)), ("by", DIVISOR)]
 PAIR = np.dtype(FIELDS)
@@ -18,6 +19,13 @@ KERNEL = """
 #include "divide.cuh"
 DEFINE_Pair;
 __global__ void add(Pair pair, long long* to) { *to = pair.second[1] + pair.by.shift; }
+"""
+COPY = """
+template <typename T>
+struct Both;
+DEFINE_Both;
+template <typename T>
+__global__ void copy(Both<T> of) { *of.to = *of.first; }
 """
 
 
@@ -27,7 +35,7 @@ def test_fields_have_the_names_and_types_of_the_dtype() -> None:
     assert text.startswith("struct Pair { int first; long long second[2]; Divisor by; };")
     assert "sizeof(Pair) == 36" in text
     with pytest.raises(KeyError):
-        define("Pair", np.dtype([("x", np.float32)]), {})
+        define("Pair", np.dtype([("x", np.complex64)]), {})
 
 
 def test_a_field_that_cpp_would_place_elsewhere_is_refused() -> None:
@@ -49,6 +57,24 @@ def test_another_size_does_not_compile(tmp_path: Path) -> None:
         compile_source(source, ("add",), "sm_80", (f"-DDEFINE_Pair={define('Pair', PAIR, {'Divisor': DIVISOR})}",))
     text = define("Pair", np.dtype([*FIELDS, ("end", "V4")]), {"Divisor": DIVISOR})
     assert compile_source(source, ("add",), "sm_80", (f"-DDEFINE_Pair={text}",)).names
+
+
+def test_a_template_is_specialized_by_a_dtype_each(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One macro defines all specializations, with pointers to their own type; a kernel of another is not compiled."""
+    monkeypatch.setattr(source_module, "_SOURCES", [])
+    path = tmp_path / "copy.cu"
+    path.write_text(COPY, encoding="utf-8")
+    structs = {
+        f"Both<{ctype}>": np.dtype([("to", pointer(ctype)), ("first", pointer(f"const {ctype}"))])
+        for ctype in ("float", "double")
+    }
+    made = CudaSource(str(path), "copy.cu", ("copy<float>", "copy<double>"), structs=structs)
+    assert set(made.compile("sm_80").names) == {"copy<float>", "copy<double>"}
+    with pytest.raises(CompileError, match="incomplete type"):
+        made.compile("sm_80", ("copy<int>",))
+    path.write_text(COPY.replace("*of.to = *of.first", "*of.first = *of.to"), encoding="utf-8")
+    with pytest.raises(CompileError, match="modifiable"):
+        made.compile("sm_80")
 
 
 def test_values_are_packed_by_name() -> None:
