@@ -79,6 +79,8 @@ class Audit:
             attempt.buffers.untouched,
             self.rng,
             emphasized=attempt.kernel.relaxed == 1,
+            shared=attempt.buffers.fresh,
+            user=str(attempt.kernel.key),
         )
         self._bytes = sum(int(array.nbytes) for array in attempt.accepted.values())
         self._sampled_s = 0.0

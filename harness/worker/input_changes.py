@@ -18,7 +18,8 @@ from opgauge.harness.case.case import Case
 from opgauge.harness.worker.emphasis import emphasize, emphasize_all, write_inputs
 from opgauge.harness.worker.inputs import Inputs, on_host, with_derived
 from opgauge.harness.worker.variation import Exchange, Scaling, Variation, along, expect_slices, take
-from opgauge.harness.worker.verify import Expected, expect
+from opgauge.harness.worker.verify import Expected
+from opgauge.harness.worker.whole_values import WholeValues
 from opgauge.ops import dtype_info, find_op
 from opgauge.ops._core.backend import to_numpy
 from opgauge.ops._core.op import Array
@@ -31,6 +32,8 @@ FRESH_SLICES = 2
 """Slices that get fresh values, and slices that are judged if all inputs have fresh values."""
 MOST_FRESH = 1 << 20
 """Most elements of all inputs that get fresh values together, if the whole reference is needed."""
+SHARED = 2
+"""Whole fresh values of a case that its implementations share."""
 HALF_BYTES, VALUES = 2, 1 << 16
 """Bytes of 16-bit floats, and number of their values."""
 LOWEST, HIGHEST = 0.3, 0.9
@@ -75,10 +78,13 @@ class InputChanges:
         rng: np.random.Generator,
         *,
         emphasized: bool,
+        shared: dict[tuple[bool, int], WholeValues],
+        user: str,
     ) -> None:
         """Change `inputs`, whose values `untouched` has.
 
-        emphasized: fresh values may be such that a few elements decide (see `emphasis`).
+        emphasized: fresh values may be such that a few elements decide (see `emphasis`). shared: whole fresh values
+        of the case's other implementations, and of this one for the next. user: the kernel.
         """
         self.variation = variation
         self._case = case
@@ -87,7 +93,9 @@ class InputChanges:
         self._rng = rng
         self._emphasized = emphasized
         self._derives: bool | None = None
-        self._has_emphasized = False
+        self._shared = shared
+        self._user = user
+        self._drawn = 0
         self._elements = sum(int(array.size) for array in inputs.values())
 
     def choose(self, *, whole: bool) -> InputChange:
@@ -187,17 +195,27 @@ class InputChanges:
     def _freshen_undivided(self) -> FreshValues:
         """Write fresh values into all inputs, the first time such that a few elements decide.
 
-        Each time needs a reference of the whole case, so emphasized inputs have no call of their own.
+        Each needs a reference of the whole case, so emphasized inputs have no call of their own, and the first ones
+        are shared by the case's implementations, none of which gets any twice.
         """
-        if self._emphasized and not self._has_emphasized:
+        emphasized = self._emphasized and not self._drawn
+        key = (emphasized, self._drawn)
+        self._drawn += 1
+        found = self._shared.get(key)
+        if found is None or self._user in found.users:
+            found = WholeValues(self._case, self._draw_whole(emphasized=emphasized))
+            if key[1] < SHARED:
+                self._shared[key] = found
+        found.users.add(self._user)
+        write_inputs(self._inputs, None, [], found.values)
+        return FreshValues(None, is_whole=True, expected=lambda: found.expected)
+
+    def _draw_whole(self, *, emphasized: bool) -> Mapping[str, Array]:
+        if emphasized:
             values = {name: to_numpy(array).copy() for name, array in self._inputs.items()}
-            changed = emphasize_all(self._case, values, self._rng)
-            self._has_emphasized = True
-        else:
-            values = {name: _fresh(to_numpy(array), self._rng) for name, array in self._inputs.items()}
-            changed = dict(with_derived(self._case, values).values)
-        write_inputs(self._inputs, None, [], changed)
-        return FreshValues(None, is_whole=True, expected=lambda: expect(self._case, Inputs(changed)))
+            return emphasize_all(self._case, values, self._rng)
+        values = {name: _fresh(to_numpy(array), self._rng) for name, array in self._inputs.items()}
+        return dict(with_derived(self._case, values).values)
 
     def restore(self) -> None:
         """Write the original values into all inputs."""
