@@ -12,7 +12,7 @@ from opgauge.ops._core.kernel import Bound
 from opgauge.ops._core.op import Params, Shapes
 from opgauge.ops._core.registry import kernel
 from opgauge.ops._cuda.reduction.launch import Functor, expressions, launch, workspace_bytes
-from opgauge.ops._cuda.reduction.plan import OPTIONS
+from opgauge.ops._cuda.reduction.plan import CONSTANTS, STRUCTS
 from opgauge.ops._cuda.source import CudaSource
 from opgauge.ops.dot.op import DTYPES
 
@@ -29,7 +29,8 @@ SOURCE = CudaSource(
     __file__,
     "kernels.cu",
     tuple(item for name in DTYPES for item in expressions(FUNCTORS[name], WIDTHS[name], only_rows=True)),
-    OPTIONS,
+    constants=CONSTANTS,
+    structs=STRUCTS,
 )
 """Elements per vector by dtype, and the declared instances of kernels.cu."""
 

@@ -12,7 +12,7 @@ from opgauge.ops._core.kernel import Bound
 from opgauge.ops._core.op import Params, Shapes
 from opgauge.ops._core.registry import kernel
 from opgauge.ops._cuda.reduction.launch import Functor, expressions, launch, workspace_bytes
-from opgauge.ops._cuda.reduction.plan import OPTIONS
+from opgauge.ops._cuda.reduction.plan import CONSTANTS, STRUCTS
 from opgauge.ops._cuda.source import CudaSource
 
 ACCUMULATOR_BYTES = 8
@@ -20,7 +20,11 @@ STREAMED_FROM = 20 << 20
 """Bytes from which reads are streamed: 18 MB that stay in cache cost 4 % once, and save a quarter on later reads."""
 NAMES = {name: (f"Mean<{dtype_info(name).ctype}>", 16 // dtype_info(name).itemsize) for name in FLOATS}
 SOURCE = CudaSource(
-    __file__, "kernels.cu", tuple(item for name, width in NAMES.values() for item in expressions(name, width)), OPTIONS
+    __file__,
+    "kernels.cu",
+    tuple(item for name, width in NAMES.values() for item in expressions(name, width)),
+    constants=CONSTANTS,
+    structs=STRUCTS,
 )
 """Functors and elements per vector by dtype, and the declared instances of kernels.cu."""
 

@@ -6,10 +6,8 @@ from math import inf
 
 from opgauge.ops._core.dtype import FLOATS, dtype_info
 from opgauge.ops._cuda.reduction.columns import MOST_LANES
-from opgauge.ops._cuda.reduction.launch import (
-    expressions,
-)
-from opgauge.ops._cuda.reduction.plan import OPTIONS
+from opgauge.ops._cuda.reduction.launch import COLUMNS_LAYOUT, expressions
+from opgauge.ops._cuda.reduction.plan import CONSTANTS, STRUCTS
 from opgauge.ops._cuda.source import CudaSource
 
 THREADS = 256
@@ -70,8 +68,8 @@ SOURCE = CudaSource(
     __file__,
     "kernels.cu",
     _expressions(),
-    OPTIONS,
     constants={
+        **CONSTANTS,
         "GRAD_THREADS": THREADS,
         "ROW_THREADS": ROW_THREADS,
         "SHORT_EACH": SHORT_EACH,
@@ -81,5 +79,6 @@ SOURCE = CudaSource(
         "MOST_LANES": MOST_LANES,
         "INF_RESIDENT": INF_RESIDENT,
     },
+    structs={**STRUCTS, "Layout": COLUMNS_LAYOUT},
 )
 """Declared instances of kernels.cu."""

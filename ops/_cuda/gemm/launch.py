@@ -19,7 +19,7 @@ from opgauge.ops._cuda.gemm.hopper import HALF_DTYPES, LARGEST_BLOCK
 from opgauge.ops._cuda.gemm.problem import EXACT, TF32, TILE, Alignment, GemmConfig, GemmProblem, Matrix, expression
 from opgauge.ops._cuda.gemm.select import DTYPES, SMALL_TILE, SMALL_WIDTHS, THREADS, access_widths, select
 from opgauge.ops._cuda.source import CudaSource, current_gpu
-from opgauge.ops._cuda.struct import DIVISOR, divisor, pack
+from opgauge.ops._cuda.struct import DIVISOR, pack
 from opgauge.ops._cuda.tensor_map import tensor_map
 
 LAST = (False, True)
@@ -27,6 +27,7 @@ LAST = (False, True)
 _VIEW = np.dtype(
     [("image", np.int64), ("row", np.int64), ("group", np.int64), ("split", np.int64), ("post", DIVISOR), ("pad", "V4")]
 )
+"""`View` of view.cuh: strides in elements."""
 
 
 def _struct(*numbers: str, longs: tuple[str, ...] = (), divisors: tuple[str, ...] = (), end: int = 0) -> Any:
@@ -65,7 +66,7 @@ class Template(NamedTuple):
 
 
 def _template(file: str, struct: str, dtype: Any, instances: tuple[str, ...], **more: Any) -> Template:
-    return Template(CudaSource(__file__, file, instances, structs={struct: dtype}), dtype, **more)
+    return Template(CudaSource(__file__, file, instances, structs={"View": _VIEW, struct: dtype}), dtype, **more)
 
 
 def _instances(name: str, *arguments: tuple[str | int, ...]) -> tuple[str, ...]:
@@ -203,7 +204,8 @@ def _view(config: GemmConfig, problem: GemmProblem, name: str, elements: int) ->
     matrix: Matrix = (problem.a, problem.b, problem.d)[number]
     split = elements if name == "target" and config.splits > 1 else 0
     post = matrix.post or max(problem.lengths[number], 1)
-    return np.array((matrix.image, matrix.stride, matrix.group, split, divisor(post), b""), _VIEW)
+    numbers = {"image": matrix.image, "row": matrix.stride, "group": matrix.group, "split": split, "post": post}
+    return pack(_VIEW, numbers)
 
 
 def _add_splits(config: GemmConfig, problem: GemmProblem, partial: Any, d: Any) -> Bound:

@@ -2,10 +2,8 @@
 #pragma once
 #include "divide.cuh"
 
-struct View {  // element (row, j) has offset j / post * image + row * row_stride + j % post
-  long long image, row, group, split;  // strides in elements
-  Divisor post;
-};
+// Element (row, j) has offset j / view.post * view.image + row * view.row + j % view.post.
+DEFINE_View;  // of launch.py
 
 __device__ __forceinline__ long long view_offset(const View& view, int row, int j) {
   const unsigned int image = quotient(j, view.post);

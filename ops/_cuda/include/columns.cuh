@@ -1,10 +1,7 @@
 // Traversal of the columns of (a, r1, b, r2, c), for kernels that write one element per element that they read.
 #pragma once
 
-struct Layout {  // (a, r1, b, r2, c), divided into parts of `share` reduced indices and `across` column blocks
-  long long a, r1, b, r2, c, share;
-  unsigned int across, unused;
-};
+DEFINE_Layout;  // of ops/_cuda/reduction/launch.py
 
 // The columns of one thread, and its steps along them. Block (lanes, rows): lanes along c with V columns each, and every
 // rows-th reduced index; grid (a b column blocks, splits). Blocks are too short for avoidable 64-bit divisions.

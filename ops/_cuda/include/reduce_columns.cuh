@@ -11,15 +11,8 @@ constexpr int PARTIALS_IN_FLIGHT = 8;
 template <typename F>
 constexpr int COLUMN_RESIDENT = sizeof(typename F::Input) < 8 ? 1024 / COLUMN_THREADS : 1;
 
-// Rows of `c` elements, of which `rows` are reduced, r2 of them adjacent, for every (a, b). A row may be several rows of
-// the tensor, folded: `kept` results then repeat along it. The row after the `rows` whole ones has `rest` elements.
-struct ColumnLayout {
-  long long stride_a, stride_r1, stride_b;  // in elements
-  int c, kept, rows, rest;
-  int share, width, outer;  // rows of a split; columns of a tile; number of (a, b, tile)
-  int in_warp;              // neighbouring rows of a block in one warp with equal alignment; 1: none
-  Divisor r2, b, tiles;
-};
+DEFINE_ColumnLayout;  // of ops/_cuda/reduction/columns.py
+DEFINE_SlabLayout;
 
 // reduce_columns_grid: threads along c with V columns each, `blockDim.y` of them along the rows.
 // Layout   x by ColumnLayout          Grid  outer / blockDim.z × splits          Block  (lanes, rows, tiles) ≤ COLUMN_THREADS
@@ -171,9 +164,6 @@ __global__ void __launch_bounds__(COLUMN_THREADS, COLUMN_RESIDENT<F>) reduce_col
 // Needs    r2 c ≤ SLAB; c ≤ block; all slabs of a block begin equally far past an aligned address
 // Writes   out[a][b][c]           shift: elements from the start of a cache line to x
 // Why      both groups of axes are summed in one read, by vectors whatever c is
-struct SlabLayout {
-  int r1, b, r2, c;
-};
 template <typename F>
 constexpr int SLAB = SLAB_BYTES / sizeof(typename F::Acc);
 template <typename F>

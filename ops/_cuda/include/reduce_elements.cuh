@@ -6,11 +6,7 @@
 
 // Conversion of an index over several axes to an offset, innermost axis first; the outermost of the `count` axes needs no
 // length.
-struct Digits {
-  int count, unused;
-  long long stride[DIGITS];  // in elements
-  Divisor length[DIGITS];
-};
+DEFINE_Digits;  // of ops/_cuda/reduction/elements.py
 
 __device__ __forceinline__ long long offset_of(unsigned int index, const Digits& digits) {
   long long offset = 0;
@@ -30,47 +26,41 @@ enum Pattern { BY_ROW, BY_COLUMN, TWO_GROUPS, ANY_AXES };
 
 template <Pattern P>
 struct Elements;
-template <>
-struct Elements<BY_ROW> {
-  int length, unused;
-  __device__ __forceinline__ long long first(int result) const { return static_cast<long long>(result) * length; }
-  __device__ __forceinline__ long long offset(int index) const { return index; }
-  __device__ __forceinline__ bool inner() const { return true; }
-};
-template <>
-struct Elements<BY_COLUMN> {
-  int length;
-  Divisor columns;
-  __device__ __forceinline__ long long first(int result) const {
-    const unsigned int outer = quotient(result, columns);
-    return result + static_cast<long long>(outer) * (length - 1) * columns.value;
-  }
-  __device__ __forceinline__ long long offset(int index) const { return static_cast<long long>(index) * columns.value; }
-  __device__ __forceinline__ bool inner() const { return false; }
-};
-template <>
-struct Elements<TWO_GROUPS> {
-  int length, innermost;  // innermost: whether the last axis is reduced
-  long long stride_a, stride_r1;
-  Divisor b, r2, c;
-  __device__ __forceinline__ long long first(int result) const {
-    const unsigned int outer = quotient(result, c), a = quotient(outer, b);
-    return a * stride_a + static_cast<long long>(remainder(outer, a, b) * c.value) * r2.value + remainder(result, outer, c);
-  }
-  __device__ __forceinline__ long long offset(int index) const {
-    const unsigned int outer = quotient(index, r2);
-    return outer * stride_r1 + static_cast<long long>(remainder(index, outer, r2)) * c.value;
-  }
-  __device__ __forceinline__ bool inner() const { return innermost != 0; }
-};
-template <>
-struct Elements<ANY_AXES> {
-  int length, innermost;  // innermost: whether the last axis is reduced
-  Digits kept, reduced;
-  __device__ __forceinline__ long long first(int result) const { return offset_of(result, kept); }
-  __device__ __forceinline__ long long offset(int index) const { return offset_of(index, reduced); }
-  __device__ __forceinline__ bool inner() const { return innermost != 0; }
-};
+DEFINE_Elements;
+
+// Offset of the first element of a result.
+__device__ __forceinline__ long long first_of(const Elements<BY_ROW>& x, int result) {
+  return static_cast<long long>(result) * x.length;
+}
+__device__ __forceinline__ long long first_of(const Elements<BY_COLUMN>& x, int result) {
+  const unsigned int outer = quotient(result, x.columns);
+  return result + static_cast<long long>(outer) * (x.length - 1) * x.columns.value;
+}
+__device__ __forceinline__ long long first_of(const Elements<TWO_GROUPS>& x, int result) {
+  const unsigned int outer = quotient(result, x.c), a = quotient(outer, x.b);
+  return a * x.stride_a + static_cast<long long>(remainder(outer, a, x.b) * x.c.value) * x.r2.value +
+         remainder(result, outer, x.c);
+}
+__device__ __forceinline__ long long first_of(const Elements<ANY_AXES>& x, int result) { return offset_of(result, x.kept); }
+
+// Offset of element `index` of a result from its first one.
+__device__ __forceinline__ long long offset_in(const Elements<BY_ROW>&, int index) { return index; }
+__device__ __forceinline__ long long offset_in(const Elements<BY_COLUMN>& x, int index) {
+  return static_cast<long long>(index) * x.columns.value;
+}
+__device__ __forceinline__ long long offset_in(const Elements<TWO_GROUPS>& x, int index) {
+  const unsigned int outer = quotient(index, x.r2);
+  return outer * x.stride_r1 + static_cast<long long>(remainder(index, outer, x.r2)) * x.c.value;
+}
+__device__ __forceinline__ long long offset_in(const Elements<ANY_AXES>& x, int index) { return offset_of(index, x.reduced); }
+
+// Whether the last axis is reduced.
+__device__ __forceinline__ bool reduces_last(const Elements<BY_ROW>&) { return true; }
+__device__ __forceinline__ bool reduces_last(const Elements<BY_COLUMN>&) { return false; }
+template <Pattern P>
+__device__ __forceinline__ bool reduces_last(const Elements<P>& x) {
+  return x.innermost != 0;
+}
 
 // reduce_elements_lanes: 2^bits lanes of a block reduce one result.
 // Layout   x by Elements<P>; results and length below 2^31      Grid  results / (threads / lanes) × splits
@@ -88,18 +78,18 @@ __global__ void __launch_bounds__(REDUCE_THREADS) reduce_elements_lanes(
   const int lanes = 1 << bits, groups = blockDim.x >> bits;
   const int shift = 31 - __clz(groups);
   // Neighbouring threads read neighbouring elements: lanes of one result, or results of one lane.
-  const int lane = elements.inner() ? threadIdx.x & (lanes - 1) : threadIdx.x >> shift;
-  const int group = elements.inner() ? threadIdx.x >> bits : threadIdx.x & (groups - 1);
+  const int lane = reduces_last(elements) ? threadIdx.x & (lanes - 1) : threadIdx.x >> shift;
+  const int group = reduces_last(elements) ? threadIdx.x >> bits : threadIdx.x & (groups - 1);
   const int result = blockIdx.x * groups + group, own = min(result, results - 1);
-  const T* const from = x + elements.first(own);
-  const T* const other = F::TWO ? second + elements.first(own) : from;
+  const T* const from = x + first_of(elements, own);
+  const T* const other = F::TWO ? second + first_of(elements, own) : from;
   Acc mine = f.identity(), apart = f.identity();  // two independent chains of additions
   const auto take = [&](int first, int end) {
     VectorWord<T, 1> one[ELEMENTS_EACH], two[ELEMENTS_EACH];
 #pragma unroll
     for (int j = 0; j < ELEMENTS_EACH; ++j) {
       const int index = first + (j << bits);
-      const long long offset = elements.offset(index);
+      const long long offset = offset_in(elements, index);
       one[j] = fetch_where<T, 1, false>(from + offset, index < end);
       if constexpr (F::TWO) two[j] = fetch_where<T, 1, false>(other + offset, index < end);
     }
@@ -119,7 +109,7 @@ __global__ void __launch_bounds__(REDUCE_THREADS) reduce_elements_lanes(
   }
   // The first lane of each result has the sum over its lanes.
   const auto merge_group = [&](Acc sum) {
-    if (P == BY_ROW || (LOOPS && elements.inner())) return lanes <= 32 ? merge_lanes(f, sum, lanes) : merge_warps(f, sum, lanes);
+    if (P == BY_ROW || (LOOPS && reduces_last(elements))) return lanes <= 32 ? merge_lanes(f, sum, lanes) : merge_warps(f, sum, lanes);
     if (lanes == 1) return sum;
     __shared__ __align__(16) unsigned char memory[REDUCE_THREADS * sizeof(Acc)];
     Acc* const slots = reinterpret_cast<Acc*>(memory) + group;

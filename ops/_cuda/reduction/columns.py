@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from math import gcd
 from typing import NamedTuple
 
@@ -21,7 +22,7 @@ from opgauge.ops._cuda.reduction.problem import (
     most_splits,
 )
 from opgauge.ops._cuda.source import flag
-from opgauge.ops._cuda.struct import DIVISOR, divisor
+from opgauge.ops._cuda.struct import DIVISOR, pack
 
 COLUMN_THREADS, COLUMN_BLOCKS, COLUMN_BUSY = 512, 4, 1024
 """reduce_columns_grid: maximum threads per block; sufficient blocks and threads per multiprocessor."""
@@ -40,10 +41,13 @@ COLUMN_STRUCT = np.dtype(
         *((name, np.int64) for name in ("stride_a", "stride_r1", "stride_b")),
         *((name, np.int32) for name in ("c", "kept", "rows", "rest", "share", "width", "outer", "in_warp")),
         *((name, DIVISOR) for name in ("r2", "b", "tiles")),
-        ("padding", np.int32),
+        ("pad", "V4"),
     ]
 )
-"""`ColumnLayout` of `include/reduce_columns.cuh`."""
+"""`ColumnLayout` of `include/reduce_columns.cuh`: rows of `c` elements, of which `rows` are reduced, r2 of them
+adjacent, for every (a, b). A row may be several rows of the tensor, folded: `kept` results then repeat along it. The
+row after the whole ones has `rest` elements. share: rows of a split. width: columns of a tile. outer: number of (a, b,
+tile). in_warp: neighbouring rows of a block in one warp with equal alignment; 1: none. Strides are in elements."""
 SLAB_STRUCT = np.dtype([(name, np.int32) for name in ("r1", "b", "r2", "c")])
 """`SlabLayout` of `include/reduce_columns.cuh`."""
 
@@ -89,20 +93,26 @@ def columns_plan(problem: ReduceProblem, layout: Reduction, device: GpuSize) -> 
         in_warp = 1
     outer = layout.a * layout.b * tiles
     depth = 1 if splits > 1 else max(1, min(threads // (lanes * down), outer // device.multiprocessors, 64))
-    struct = np.zeros((), COLUMN_STRUCT)
-    struct["stride_b"] = layout.r2 * layout.c
-    struct["stride_r1"] = fold.columns if layout.r2 == layout.b == 1 else layout.b * layout.r2 * layout.c
-    struct["stride_a"] = layout.length * layout.b * layout.c
-    struct["c"], struct["kept"], struct["rows"], struct["rest"] = fold.columns, layout.c, fold.rows, fold.rest
-    struct["share"], struct["width"], struct["outer"] = share, tile, outer
-    struct["r2"], struct["b"], struct["tiles"] = divisor(layout.r2), divisor(layout.b), divisor(tiles)
-    struct["in_warp"] = in_warp
+    numbers = {
+        "stride_a": layout.length * layout.b * layout.c,
+        "stride_r1": fold.columns if layout.r2 == layout.b == 1 else layout.b * layout.r2 * layout.c,
+        "stride_b": layout.r2 * layout.c,
+        "c": fold.columns,
+        "kept": layout.c,
+        "rows": fold.rows,
+        "rest": fold.rest,
+        "share": share,
+        "width": tile,
+        "outer": outer,
+        "in_warp": in_warp,
+    }
+    struct = pack(COLUMN_STRUCT, {**numbers, "r2": layout.r2, "b": layout.b, "tiles": tiles})
     streams = fold.whole and problem.streams(STREAMED_COLUMNS)
     template = f"{width}, {flag(streams)}, {flag(fold.whole)}"
-    numbers = (struct, np.int32(problem.shift))
     grid, block = (-(-outer // depth), splits), (lanes, down, depth)
     reason = f"columns, {'folded ' * folded}{'whole' if fold.whole else 'unaligned'} vectors"
-    return ReducePlan("reduce_columns_grid", template, grid, block, numbers, reason, "counters")
+    arguments = (struct, np.int32(problem.shift))
+    return ReducePlan("reduce_columns_grid", template, grid, block, arguments, reason, "counters")
 
 
 def _rows_of_block(rows: int, lanes: int, threads: int, step: int, in_flight: int) -> int:
@@ -147,7 +157,7 @@ def slabs_plan(problem: ReduceProblem, layout: Reduction, device: GpuSize) -> Re
     threads = _slab_threads(problem, layout, device)
     if threads == 0:
         return None
-    struct = np.array((layout.r1, layout.b, layout.r2, layout.c), SLAB_STRUCT)
+    struct = pack(SLAB_STRUCT, asdict(layout))
     template = f"{problem.width}, {flag(problem.streams(STREAMED_ROWS))}"
     numbers = (struct, np.int32(problem.past))
     grid = (layout.a * layout.b,)

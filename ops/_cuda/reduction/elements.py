@@ -19,7 +19,7 @@ from opgauge.ops._cuda.reduction.problem import (
     ReduceProblem,
     most_splits,
 )
-from opgauge.ops._cuda.struct import DIVISOR, divisor
+from opgauge.ops._cuda.struct import DIVISOR, pack
 
 ELEMENTS_EACH, ELEMENTS_LENGTH = 8, 256
 """Loads in flight per lane, and maximum length of a sum; few unaligned rows of doubles are limited by the block's loads
@@ -44,14 +44,20 @@ TWO_GROUPS_STRUCT = np.dtype(
         ("stride_a", np.int64),
         ("stride_r1", np.int64),
         *((name, DIVISOR) for name in ("b", "r2", "c")),
-        ("padding", np.int32),
+        ("pad", "V4"),
     ]
 )
-"""`Elements` of `include/reduce_elements.cuh` by pattern, and its `Digits`."""
 ANY_AXES_STRUCT = np.dtype(
     [("length", np.int32), ("innermost", np.int32), ("kept", DIGITS_STRUCT), ("reduced", DIGITS_STRUCT)]
 )
-"""`Elements<ANY_AXES>` of `include/reduce_elements.cuh`."""
+STRUCTS = {
+    "Digits": DIGITS_STRUCT,
+    "Elements<BY_ROW>": BY_ROW_STRUCT,
+    "Elements<BY_COLUMN>": BY_COLUMN_STRUCT,
+    "Elements<TWO_GROUPS>": TWO_GROUPS_STRUCT,
+    "Elements<ANY_AXES>": ANY_AXES_STRUCT,
+}
+"""Structs of `include/reduce_elements.cuh`. innermost: whether the last axis is reduced. Strides are in elements."""
 
 
 def _lane_bits(length: int, most: int) -> int:
@@ -70,7 +76,7 @@ def few_rows(problem: ReduceProblem, rows: int, length: int) -> ReducePlan | Non
     few = problem.few
     whole = problem.shift == length % problem.width == 0
     short = not whole and length * problem.itemsize <= SHORT_BYTES and problem.size <= LARGEST
-    struct = np.array((length, 0), BY_ROW_STRUCT)
+    struct = pack(BY_ROW_STRUCT, {"length": length, "unused": 0})
     odd = not whole and problem.itemsize == 4 and length in ODD_ROWS and not problem.paired
     if odd and not problem.streams(STREAMED_ROWS):
         return _elements(problem, "BY_ROW", struct, _lane_bits(length, 8), THREADS, "unaligned rows")
@@ -89,7 +95,7 @@ def few_columns(problem: ReduceProblem, layout: Reduction) -> ReducePlan | None:
         return None
     bits = _lane_bits(layout.length, 5)
     lanes = max(WARP, 1 << (min(layout.count << bits, ELEMENTS_THREADS) - 1).bit_length())
-    struct = np.array((layout.length, divisor(layout.c)), BY_COLUMN_STRUCT)
+    struct = pack(BY_COLUMN_STRUCT, {"length": layout.length, "columns": layout.c})
     return _elements(problem, "BY_COLUMN", struct, bits, lanes, "few elements" if few else "short columns")
 
 
@@ -98,12 +104,8 @@ def _digits(axes: tuple[tuple[int, int], ...]) -> Array:
     if len(axes) > DIGITS:
         msg = f"axes alternate between retained and reduced {len(axes)} times; at most {DIGITS} are supported"
         raise AxisError(msg)
-    found = np.zeros((), DIGITS_STRUCT)
-    found["length"][:] = divisor(1)
-    found["count"] = max(len(axes), 1)
-    for at, (length, stride) in enumerate(reversed(axes)):
-        found["length"][at], found["stride"][at] = divisor(length), stride
-    return found
+    lengths, strides = zip(*reversed(axes), *[(1, 0)] * (DIGITS - len(axes)), strict=True)
+    return pack(DIGITS_STRUCT, {"count": max(len(axes), 1), "unused": 0, "length": lengths, "stride": strides})
 
 
 def any_axes(problem: ReduceProblem, device: GpuSize, reason: str) -> ReducePlan:
@@ -127,19 +129,15 @@ def any_axes(problem: ReduceProblem, device: GpuSize, reason: str) -> ReducePlan
 
 
 def _any_struct(axes: MergedAxes, *, innermost: bool) -> Array:
-    struct = np.zeros((), ANY_AXES_STRUCT)
-    struct["length"], struct["innermost"] = axes.length, innermost
-    struct["kept"], struct["reduced"] = _digits(axes.strides(reduced=False)), _digits(axes.strides(reduced=True))
-    return struct
+    kept, reduced = (_digits(axes.strides(reduced=each)) for each in (False, True))
+    numbers = {"length": axes.length, "innermost": innermost, "kept": kept, "reduced": reduced}
+    return pack(ANY_AXES_STRUCT, numbers)
 
 
 def _two_struct(layout: Reduction) -> Array:
-    a, r1, b, r2, c = layout.shape
+    _, r1, b, r2, c = layout.shape
     if r2 == 1:
         b, r2, r1 = 1, r1, 1
-    struct = np.zeros((), TWO_GROUPS_STRUCT)
-    struct["length"], struct["innermost"] = layout.length, c == 1
-    struct["stride_r1"], struct["stride_a"] = b * r2 * c, r1 * b * r2 * c
-    struct["b"], struct["r2"], struct["c"] = divisor(b), divisor(r2), divisor(c)
-    del a
-    return struct
+    strides = {"stride_a": r1 * b * r2 * c, "stride_r1": b * r2 * c}
+    numbers = {"length": layout.length, "innermost": c == 1, "b": b, "r2": r2, "c": c}
+    return pack(TWO_GROUPS_STRUCT, {**numbers, **strides})

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from itertools import product
 from typing import Any
 
@@ -30,11 +30,13 @@ from opgauge.ops._cuda.reduction.rows import (
     once_template,
 )
 from opgauge.ops._cuda.source import CudaSource, multiprocessors
+from opgauge.ops._cuda.struct import pack
 
 COLUMNS_LAYOUT = np.dtype(
     [*((name, np.int64) for name in ("a", "r1", "b", "r2", "c", "share")), ("across", np.uint32), ("unused", np.uint32)]
 )
-"""`Layout` of `include/columns.cuh`."""
+"""`Layout` of `include/columns.cuh`: (a, r1, b, r2, c), divided into parts of `share` reduced indices and `across`
+column blocks."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,7 +134,7 @@ def launch(
 def layout_struct(layout: Reduction, splits: int, across: int) -> Array:
     """A `Layout` of `include/columns.cuh`: the reduced indices shared by `splits` blocks, the columns by `across`."""
     share = -(-layout.length // splits)
-    return np.array((layout.a, layout.r1, layout.b, layout.r2, layout.c, share, across, 0), COLUMNS_LAYOUT)
+    return pack(COLUMNS_LAYOUT, {**asdict(layout), "share": share, "across": across, "unused": 0})
 
 
 def column_lanes(columns: int, width: int, lanes: int = 32) -> tuple[int, int]:

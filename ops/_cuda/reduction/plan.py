@@ -7,7 +7,16 @@
 from __future__ import annotations
 
 from opgauge.ops._core.axes import Reduction
-from opgauge.ops._cuda.reduction.columns import COLUMN_THREADS, SLAB_BYTES, SLAB_THREADS, columns_plan, slabs_plan
+from opgauge.ops._cuda.reduction import elements
+from opgauge.ops._cuda.reduction.columns import (
+    COLUMN_STRUCT,
+    COLUMN_THREADS,
+    SLAB_BYTES,
+    SLAB_STRUCT,
+    SLAB_THREADS,
+    columns_plan,
+    slabs_plan,
+)
 from opgauge.ops._cuda.reduction.elements import DIGITS, ELEMENTS_EACH, any_axes, few_columns
 from opgauge.ops._cuda.reduction.problem import (
     GRID_RESIDENT,
@@ -20,18 +29,16 @@ from opgauge.ops._cuda.reduction.problem import (
 )
 from opgauge.ops._cuda.reduction.rows import ONCE_BLOCKS, ONCE_THREADS, rows_plan, segments_plan
 
-OPTIONS = tuple(
-    f"-D{name}={number}"
-    for name, number in {
-        "ELEMENTS_EACH": ELEMENTS_EACH,
-        "DIGITS": DIGITS,
-        "GRID_RESIDENT": GRID_RESIDENT,
-        "COLUMN_THREADS": COLUMN_THREADS,
-        "SLAB_THREADS": SLAB_THREADS,
-        "SLAB_BYTES": SLAB_BYTES,
-    }.items()
-)
-"""Numbers shared with the kernels, as compiler options."""
+CONSTANTS = {
+    "ELEMENTS_EACH": ELEMENTS_EACH,
+    "DIGITS": DIGITS,
+    "GRID_RESIDENT": GRID_RESIDENT,
+    "COLUMN_THREADS": COLUMN_THREADS,
+    "SLAB_THREADS": SLAB_THREADS,
+    "SLAB_BYTES": SLAB_BYTES,
+}
+STRUCTS = {**elements.STRUCTS, "ColumnLayout": COLUMN_STRUCT, "SlabLayout": SLAB_STRUCT}
+"""Numbers and structs that the kernels share."""
 
 
 def plan(problem: ReduceProblem, device: GpuSize) -> ReducePlan:
