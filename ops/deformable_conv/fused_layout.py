@@ -75,6 +75,7 @@ LINES = np.dtype([(name, np.int32) for name in ("area", "channels", "segment", "
 """`Lines` of lines.cuh. area, channels: of x. segment, padded: channels of a segment in x and as stored. depth: of a
 stored line."""
 STRUCTS = {"Conv": CONV, "Lines": LINES, "Plan": _PLAN}
+"""Structs of fused.cu."""
 
 
 def _padded(size: int, step: int) -> int:
