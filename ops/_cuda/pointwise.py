@@ -16,7 +16,9 @@ from opgauge.ops._cuda.source import CudaSource, whole_vector
 from opgauge.ops._cuda.struct import DIVISOR, divisor
 
 THREADS, SINGLE_THREADS = 256, 512
-"""Threads per block of a pointwise kernel that moves vectors, and of one that moves single elements."""
+CONSTANTS = {"FLAT_THREADS": THREADS, "SINGLE_THREADS": SINGLE_THREADS}
+"""Threads per block of a pointwise kernel that moves vectors, and of one that moves single elements; both by their
+names in `include/flat.cuh`."""
 FEW = 16_384
 """Elements up to which a thread computes one: these launches are bound by latency, and vectors have a higher one."""
 AXES = 6

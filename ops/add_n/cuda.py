@@ -7,11 +7,11 @@ from typing import Any
 from opgauge.ops._core.dtype import FLOATS, dtype_info
 from opgauge.ops._core.kernel import Bound
 from opgauge.ops._core.registry import kernel
-from opgauge.ops._cuda.pointwise import flat_launch, flat_names, flat_width
+from opgauge.ops._cuda.pointwise import CONSTANTS, flat_launch, flat_names, flat_width
 from opgauge.ops._cuda.source import CudaSource
 
 CTYPES = {name: dtype_info(name).ctype for name in FLOATS}
-SOURCE = CudaSource(__file__, "kernels.cu", flat_names("add_n", CTYPES))
+SOURCE = CudaSource(__file__, "kernels.cu", flat_names("add_n", CTYPES), constants=CONSTANTS)
 """C++ types by dtype, and the declared instances of kernels.cu."""
 
 

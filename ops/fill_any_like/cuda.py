@@ -9,7 +9,7 @@ import numpy as np
 from opgauge.ops._core.dtype import dtype_name
 from opgauge.ops._core.kernel import Bound
 from opgauge.ops._core.registry import kernel
-from opgauge.ops._cuda.pointwise import EVERY_BLOCK, THREADS, evict_last_bytes
+from opgauge.ops._cuda.pointwise import CONSTANTS, EVERY_BLOCK, THREADS, evict_last_bytes
 from opgauge.ops._cuda.source import CudaSource
 from opgauge.ops.fill_any_like.op import DTYPES, as_element
 
@@ -22,6 +22,7 @@ SOURCE = CudaSource(
         for word in WORDS.values()
         for name in (f"fill<{word}, ANY", f"fill<{word}, LARGE", f"fill_few<{word}")
     ),
+    constants=CONSTANTS,
 )
 PATTERN_BYTES = 16
 LARGE_BYTES = 64 << 20

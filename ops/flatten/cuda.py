@@ -13,6 +13,7 @@ from opgauge.ops._core.registry import kernel
 from opgauge.ops._cuda.pointwise import (
     AXES,
     AXES_COMPILED,
+    CONSTANTS,
     VECTOR_BYTES,
     axes_struct,
     extents,
@@ -33,6 +34,7 @@ SOURCE = CudaSource(
         *(f"copy_vectors<{extent}>" for extent in extents(VECTOR_BYTES)),
         *(f"gather<{word}, {axes}>" for word in WORDS.values() for axes in AXES_COMPILED),
     ),
+    constants=CONSTANTS,
 )
 """C++ types by width in bytes, and the declared instances of kernels.cu."""
 

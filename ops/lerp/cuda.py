@@ -15,6 +15,7 @@ from opgauge.ops._core.registry import kernel
 from opgauge.ops._cuda.pointwise import (
     AXES,
     AXES_COMPILED,
+    CONSTANTS,
     THREADS,
     axes_struct,
     extents,
@@ -39,6 +40,11 @@ LARGE_THREADS = 1024
 """Threads per block for long tensors with one weight per element."""
 FEW_ELEMENTS = 1 << 16
 """Elements up to which a thread computes one: such launches are bound by latency, not by bandwidth."""
+WARP = 32
+IN_FLIGHT = 4
+"""Threads of a warp, and vectors in flight per summing thread."""
+CROSSED_ROWS = range(17, 65)
+"""Lengths of the shorter of two summed axes for `grad_crossed`: rows of a warp, whose sums stay in registers."""
 MOST_ROWS = 65_535
 """Maximum extent of a grid along its second and third axis."""
 
@@ -66,7 +72,17 @@ def _expressions() -> tuple[str, ...]:
     return tuple(found)
 
 
-SOURCE = CudaSource(__file__, "kernels.cu", _expressions(), (f"-DGRID_RESIDENT={GRID_RESIDENT}",))
+SOURCE = CudaSource(
+    __file__,
+    "kernels.cu",
+    _expressions(),
+    constants={
+        **CONSTANTS,
+        "GRID_RESIDENT": GRID_RESIDENT,
+        "IN_FLIGHT_EACH": IN_FLIGHT,
+        "ROWS_EACH": (CROSSED_ROWS.stop - 1) // (THREADS // WARP),
+    },
+)
 """Declared instances of kernels.cu."""
 
 

@@ -21,13 +21,23 @@ from opgauge.ops._cuda.pointwise import AXES, THREADS, axes_struct, one_per_thre
 from opgauge.ops._cuda.reduction.problem import GRID_RESIDENT
 from opgauge.ops._cuda.reduction.rows import collectors
 from opgauge.ops._cuda.source import CudaSource, flag, multiprocessors, whole_vector
-from opgauge.ops.lerp.cuda import CTYPES, FEW_ELEMENTS, FLAGS, MOST_ROWS, SOURCE, WIDTHS, accumulating, split_weight
+from opgauge.ops.lerp.cuda import (
+    CROSSED_ROWS,
+    CTYPES,
+    FEW_ELEMENTS,
+    FLAGS,
+    IN_FLIGHT,
+    MOST_ROWS,
+    SOURCE,
+    WARP,
+    WIDTHS,
+    accumulating,
+    split_weight,
+)
 from opgauge.ops.lerp.sums import SUM_THREADS, AxisGroup, partial_places, sum_plan
 
-WARP = 32
 MOST_SPLITS = 1024
-IN_FLIGHT = 4
-"""Vectors in flight per summing thread."""
+"""Maximum blocks that share one result."""
 _BLOCKS = declare(
     "lerp_grad.blocks_per_multiprocessor",
     4,
@@ -36,8 +46,6 @@ _BLOCKS = declare(
     ops=("lerp_grad",),
     why="blocks that share sums along columns: bandwidth against partial sums",
 )
-CROSSED_ROWS = range(17, 65)
-"""Lengths of the shorter of two summed axes for `grad_crossed`: rows of a warp, whose sums stay in registers."""
 
 
 def _sum_expressions() -> tuple[str, ...]:

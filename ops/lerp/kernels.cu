@@ -4,6 +4,7 @@
 #include "strides.cuh"
 
 constexpr int THREADS = 256;
+// IN_FLIGHT_EACH, vectors in flight per summing thread, and ROWS_EACH, rows of a warp, are defined by cuda.py.
 
 // x + weight (y - x): y at weight 1 and x where x = y, exactly, and finite if the result is. The difference of numbers
 // of one sign cannot overflow; numbers of different signs are weighted separately, without cancellation.
@@ -168,8 +169,6 @@ __global__ void __launch_bounds__(THREADS) grad_broadcast(
   if (dy != nullptr) store_some<T, V>(dy + at, second, count);
 }
 
-constexpr int IN_FLIGHT = 4;  // vectors per summing thread
-
 template <typename A>
 struct Add {
   using Acc = A;
@@ -198,15 +197,15 @@ __global__ void __launch_bounds__(REDUCE_THREADS, GRID_RESIDENT) grad_rows(
   }
   const long long begin = row * length + share * split * V, left = min(share, length / V - share * split);
   A mine = 0;
-  for (int start = threadIdx.x; start < left; start += IN_FLIGHT * REDUCE_THREADS) {
-    VectorWord<T, V> loaded[IN_FLIGHT];
+  for (int start = threadIdx.x; start < left; start += IN_FLIGHT_EACH * REDUCE_THREADS) {
+    VectorWord<T, V> loaded[IN_FLIGHT_EACH];
 #pragma unroll
-    for (int j = 0; j < IN_FLIGHT; ++j) {
+    for (int j = 0; j < IN_FLIGHT_EACH; ++j) {
       const long long vector = start + j * REDUCE_THREADS;
       loaded[j] = fetch_evict_last<T, V>(dout + begin + vector * V, vector < left);
     }
 #pragma unroll
-    for (int j = 0; j < IN_FLIGHT; ++j) {
+    for (int j = 0; j < IN_FLIGHT_EACH; ++j) {
       const long long vector = start + j * REDUCE_THREADS;
       if (vector >= left) break;
       const Vector<T, V> given = as_vector<T, V>(loaded[j]);
@@ -258,15 +257,15 @@ __global__ void __launch_bounds__(REDUCE_THREADS, GRID_RESIDENT) grad_columns(
     for (int i = 0; i < V; ++i) mine.at[i] += more.at[i];
   };
   const int step = splits * blockDim.y, end = ours ? rows : 0;
-  for (int start = split * blockDim.y + threadIdx.y; start < end; start += IN_FLIGHT * step) {
-    VectorWord<T, V> loaded[IN_FLIGHT];
+  for (int start = split * blockDim.y + threadIdx.y; start < end; start += IN_FLIGHT_EACH * step) {
+    VectorWord<T, V> loaded[IN_FLIGHT_EACH];
 #pragma unroll
-    for (int j = 0; j < IN_FLIGHT; ++j) {
+    for (int j = 0; j < IN_FLIGHT_EACH; ++j) {
       const long long row = start + j * step;
       loaded[j] = fetch_evict_last<T, V>(dout + row * channels, row < end);
     }
 #pragma unroll
-    for (int j = 0; j < IN_FLIGHT; ++j) {
+    for (int j = 0; j < IN_FLIGHT_EACH; ++j) {
       const long long row = start + j * step;
       if (row >= end) break;
       const Vector<T, V> given = as_vector<T, V>(loaded[j]);
@@ -310,11 +309,9 @@ __global__ void __launch_bounds__(REDUCE_THREADS, GRID_RESIDENT) grad_columns(
 
 // grad_crossed: both gradients are summed, over the two axes of dout.
 // Layout   dout[batch] of two axes and C columns; to_step, to_row: elements between steps and rows
-// Grid     column blocks × batch      Block  THREADS      Needs  weight a number; at most ROWS rows per warp
+// Grid     column blocks × batch      Block  THREADS      Needs  weight a number; at most ROWS_EACH rows per warp
 // Writes   row_sums[batch][rows][C], summed over the steps; step_sums[batch][steps][C], summed over the rows
-// Why      one read of dout: a warp accumulates ROWS rows in registers, and warps combine the sums of a step
-constexpr int ROWS = 8;
-
+// Why      one read of dout: a warp accumulates ROWS_EACH rows in registers, and warps combine the sums of a step
 template <typename T, int V>
 __global__ void __launch_bounds__(THREADS) grad_crossed(
     const T* __restrict__ dout, T* __restrict__ row_sums, T* __restrict__ step_sums, Wide<T> row_factor,
@@ -328,7 +325,7 @@ __global__ void __launch_bounds__(THREADS) grad_crossed(
   dout += batch * steps * rows * columns + column;
   row_sums += batch * rows * columns + column;
   step_sums += batch * steps * columns + column;
-  A kept[ROWS][V] = {};
+  A kept[ROWS_EACH][V] = {};
   const auto put = [](T* to, const A(&sums)[V], A factor) {
     Vector<T, V> result;
 #pragma unroll
@@ -340,15 +337,15 @@ __global__ void __launch_bounds__(THREADS) grad_crossed(
 #pragma unroll 1
     for (int step = 0; step < count; ++step) {
       const T* const from = dout + (first + step) * to_step;
-      VectorWord<T, V> loaded[ROWS] = {};
+      VectorWord<T, V> loaded[ROWS_EACH] = {};
 #pragma unroll
-      for (int j = 0; j < ROWS; ++j) {
+      for (int j = 0; j < ROWS_EACH; ++j) {
         const int row = j * WARPS + warp;
         if (row < end) loaded[j] = fetch<T, V>(from + row * to_row);
       }
       A sums[V] = {};
 #pragma unroll
-      for (int j = 0; j < ROWS; ++j) {
+      for (int j = 0; j < ROWS_EACH; ++j) {
         const Vector<T, V> values = as_vector<T, V>(loaded[j]);
 #pragma unroll
         for (int i = 0; i < V; ++i) kept[j][i] += widen(values.at[i]), sums[i] += widen(values.at[i]);
@@ -369,7 +366,7 @@ __global__ void __launch_bounds__(THREADS) grad_crossed(
     __syncthreads();
   }
 #pragma unroll
-  for (int j = 0; j < ROWS; ++j) {
+  for (int j = 0; j < ROWS_EACH; ++j) {
     const int row = j * WARPS + warp;
     if (row < end) put(row_sums + static_cast<long long>(row) * columns, kept[j], row_factor);
   }

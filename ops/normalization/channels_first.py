@@ -32,6 +32,7 @@ from opgauge.ops.normalization.call import (
     allow,
 )
 from opgauge.ops.normalization.channels_first_plan import (
+    ALONE_THREADS,
     CLUSTERS,
     FEW_VECTORS,
     MOST_SHARING,
@@ -91,6 +92,7 @@ SOURCE = CudaSource(
         "SHARING_THREADS": SHARING_THREADS,
         "MOST_STAGES": MOST_STAGES,
         "PARTIALS_EACH": MOST_SHARING // WARP,
+        **{f"ALONE_THREADS_{each}": threads for each, threads in ALONE_THREADS.items()},
     },
 )
 """Declared instances of channels_first.cu."""

@@ -7,11 +7,11 @@
 #include "flagged.cuh"
 #include "statistics.cuh"
 
-constexpr int COLUMN_THREADS = 512;  // maximum threads per block
+// COLUMN_THREADS, maximum threads per block, COLUMN_LANES and WIDE_LANES, lanes of a block's columns, and PARTIALS_EACH,
+// partials per lane of the merging warp, are defined by channels_last.py.
 template <int V, bool WIDE>
-constexpr int LINE = V == 1 ? 32 : (WIDE ? 16 : 8) * V;  // maximum columns of a block
+constexpr int LINE = V == 1 ? 32 : (WIDE ? WIDE_LANES : COLUMN_LANES) * V;  // maximum columns of a block
 constexpr int LINE_BYTES = 128;  // of the L2 cache
-constexpr int PARTIALS_EACH = 5;  // partials per lane of the merging warp, for up to 160 blocks
 
 // Merges `pieces` partials get(i), of weigh(i) values each, to the statistics of `n` values. A team of adjacent threads, a
 // power of two, shares the pieces. All threads of a warp participate.

@@ -108,7 +108,17 @@ def _last() -> tuple[str, ...]:
     return tuple(found)
 
 
-SOURCE = CudaSource(__file__, "channels_last.cu", _last())
+SOURCE = CudaSource(
+    __file__,
+    "channels_last.cu",
+    _last(),
+    constants={
+        "COLUMN_THREADS": COLUMN_THREADS,
+        "COLUMN_LANES": COLUMN_LANES,
+        "WIDE_LANES": WIDE_LANES,
+        "PARTIALS_EACH": WIDE_SPLITS // WARP,
+    },
+)
 """Declared instances of channels_last.cu."""
 
 

@@ -6,8 +6,8 @@
 // Layout   x, y (N, C, post), post a multiple of V      Grid  C      Block  ≤ ALONE_THREADS<P>
 // Needs    at most P vectors per thread                 Writes  y, statistics
 // Why      all loads are in flight at once; short code, as a one-wave kernel is bound by instruction fetch
-template <int P>
-constexpr int ALONE_THREADS = P == 7 ? 256 : 512;
+template <int P>  // 7 or 4; both numbers are defined by channels_first.py
+constexpr int ALONE_THREADS = P == 7 ? ALONE_THREADS_7 : ALONE_THREADS_4;
 #if __CUDA_ARCH__ >= 1000
 constexpr int FURTHER_REGISTERS = 16;  // avoids spills there
 #else

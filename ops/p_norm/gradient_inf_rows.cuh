@@ -72,6 +72,7 @@ __global__ void __launch_bounds__(ROW_THREADS) grad_inf_short_rows(
 }
 
 constexpr int PARTS_RESIDENT = 5;           // minimum resident blocks per multiprocessor
+static_assert(PARTS_RESIDENT >= INF_RESIDENT, "blocks of a split row that wait are resident");
 
 // grad_inf_rows_block: one thread block computes one row, whose vectors stay in registers.
 // Layout   x, dx[rows][length]; y, dy[rows]      Grid  rows      Block  GRAD_THREADS

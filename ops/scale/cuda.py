@@ -9,13 +9,13 @@ import numpy as np
 from opgauge.ops._core.dtype import INTS, dtype_info
 from opgauge.ops._core.kernel import Bound
 from opgauge.ops._core.registry import kernel
-from opgauge.ops._cuda.pointwise import flat_launch, flat_names, flat_width
+from opgauge.ops._cuda.pointwise import CONSTANTS, flat_launch, flat_names, flat_width
 from opgauge.ops._cuda.source import CudaSource
 from opgauge.ops.scale.op import DTYPES, as_integer
 
 UNSIGNED = {"int8": "unsigned char", "int16": "unsigned short", "int32": "unsigned int", "int64": "unsigned long long"}
 CTYPES = {name: UNSIGNED.get(name, dtype_info(name).ctype) for name in DTYPES}
-SOURCE = CudaSource(__file__, "kernels.cu", flat_names("scale", CTYPES))
+SOURCE = CudaSource(__file__, "kernels.cu", flat_names("scale", CTYPES), constants=CONSTANTS)
 """C++ types of signed integers, whose sums wrap, of all dtypes, and the declared instances of kernels.cu."""
 
 

@@ -7,12 +7,12 @@ from typing import Any
 from opgauge.ops._core.dtype import dtype_info
 from opgauge.ops._core.kernel import Bound
 from opgauge.ops._core.registry import kernel
-from opgauge.ops._cuda.pointwise import flat_launch, flat_names, flat_width
+from opgauge.ops._cuda.pointwise import CONSTANTS, flat_launch, flat_names, flat_width
 from opgauge.ops._cuda.source import CudaSource
 from opgauge.ops.sign.op import DTYPES
 
 CTYPES = {name: dtype_info(name).ctype for name in DTYPES}
-SOURCE = CudaSource(__file__, "kernels.cu", flat_names("sign", CTYPES))
+SOURCE = CudaSource(__file__, "kernels.cu", flat_names("sign", CTYPES), constants=CONSTANTS)
 """C++ types by dtype, and the declared instances of kernels.cu."""
 
 

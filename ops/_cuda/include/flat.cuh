@@ -3,8 +3,7 @@
 #pragma once
 #include "vector.cuh"
 
-constexpr int FLAT_THREADS = 256, SINGLE_THREADS = 512;
-
+// FLAT_THREADS and SINGLE_THREADS are defined by ops/_cuda/pointwise.py.
 // Threads per block. Blocks of single elements are larger, as the launch of more than a few dozen blocks takes longer.
 template <int V>
 constexpr int flat_threads() {

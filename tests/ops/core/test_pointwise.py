@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
 
-from opgauge import ops
 from opgauge.ops import find_op
 from opgauge.ops._core.broadcast import merge_strides
 from opgauge.ops._core.tuning import override
@@ -112,12 +110,6 @@ def test_how_much_is_kept_is_a_launch_parameter(megabytes: int) -> None:
     with override({"pointwise.kept_megabytes": megabytes}):
         assert pointwise.evict_last_blocks(64 << 20) == megabytes * 256 * (megabytes != 5)
         assert pointwise.evict_last_blocks(11 << 20) == (5 * 256 if megabytes == 5 else 0)
-
-
-def test_host_and_device_agree_on_a_block() -> None:
-    """The kernels' blocks have the threads that the host launches."""
-    text = (Path(ops.__file__).parent / "_cuda" / "include" / "flat.cuh").read_text(encoding="utf-8")
-    assert f"constexpr int FLAT_THREADS = {THREADS}, SINGLE_THREADS = {pointwise.SINGLE_THREADS};" in text
 
 
 @pytest.mark.parametrize(

@@ -2,24 +2,12 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 
-from opgauge import ops
 from opgauge.ops import FLOATS, find_kernel
-from opgauge.ops._cuda.pointwise import THREADS
-from opgauge.ops.lerp.cuda_grad import CROSSED_ROWS, IN_FLIGHT, WARP
 from tests.ops.attempts import case_of, complaint, inputs_of
 
 Shape = tuple[int, ...]
-
-
-def test_host_and_device_agree_on_rows() -> None:
-    """Warps hold the sums of as many rows as the host gives a block."""
-    text = (Path(ops.__file__).parent / "lerp" / "kernels.cu").read_text(encoding="utf-8")
-    assert f"constexpr int ROWS = {(CROSSED_ROWS.stop - 1) // (THREADS // WARP)};" in text
-    assert f"constexpr int IN_FLIGHT = {IN_FLIGHT};" in text
 
 
 @pytest.mark.gpu

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 
-from opgauge import ops
 from opgauge.ops import FLOATS, dtype_info, find_kernel
 from opgauge.ops._core.tuning import override
 from opgauge.ops.normalization import channels_first, channels_first_plan
@@ -99,12 +96,6 @@ def test_shares_of_large_tensors(monkeypatch: pytest.MonkeyPatch) -> None:
     large, half = GroupLayout.of(View(16, 32, 65_536), 4), GroupLayout.of(View(256, 256, 3136), 8)
     assert large == GroupLayout(1, 132, 1986, 7)
     assert half == GroupLayout(3, 44, 2281, 6)
-
-
-def test_host_and_device_agree_on_threads() -> None:
-    """The kernels are compiled for as many threads as the host counts on."""
-    text = (Path(ops.__file__).parent / "normalization" / "normalize_alone.cuh").read_text(encoding="utf-8")
-    assert f"ALONE_THREADS = P == 7 ? {ALONE_THREADS[7]} : {ALONE_THREADS[4]};" in text
 
 
 def attempts(shape: tuple[int, ...], dtype: str) -> None:

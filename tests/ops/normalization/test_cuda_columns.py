@@ -2,19 +2,14 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 
-from opgauge import ops
 from opgauge.ops import FLOATS, find_kernel
 from opgauge.ops.normalization import channels_last
 from opgauge.ops.normalization.call import MOST_PARTIALS, WARP, View
 from opgauge.ops.normalization.channels_last import (
-    COLUMN_LANES,
     COLUMN_THREADS,
     MINIMUM_ROUNDS,
-    WIDE_LANES,
     WIDE_SPLITS,
     Tiles,
 )
@@ -62,14 +57,6 @@ def test_blocks_that_wait_are_resident(
     for view in (View(images, channels, 1) for images in IMAGES for channels in CHANNELS):
         tiles = Tiles.of(view, width, wide=wide)
         assert tiles.splits == 1 or tiles.across * tiles.splits <= multiprocessors, view
-
-
-def test_host_and_device_agree_on_a_block() -> None:
-    """The kernel is compiled for as many threads as the host launches at most, and for lines as long."""
-    text = (Path(ops.__file__).parent / "normalization" / "channels_last.cu").read_text(encoding="utf-8")
-    assert f"constexpr int COLUMN_THREADS = {COLUMN_THREADS};" in text
-    assert f"constexpr int LINE = V == 1 ? {WARP} : (WIDE ? {WIDE_LANES} : {COLUMN_LANES}) * V;" in text
-    assert f"constexpr int PARTIALS_EACH = {WIDE_SPLITS // WARP};" in text
 
 
 @pytest.mark.gpu

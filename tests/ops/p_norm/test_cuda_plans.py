@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import re
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 
-from opgauge import ops
 from opgauge.ops import FLOATS, dtype_info
 from opgauge.ops._core.axes import Reduction
 from opgauge.ops._cuda.reduction.problem import LINE_VECTORS, touched_vectors
@@ -160,11 +157,3 @@ def test_rows_of_whole_packs_are_counted_in_packs(dtype: str) -> None:
     assert found.grid[0] * ROW_THREADS >= size > (found.grid[0] - 1) * ROW_THREADS
     for others in (Launched(1000, 255, dtype, 0, extreme=False), Launched(1000, 256, dtype, 1, extreme=False)):
         assert others.name.startswith(("grad_rows<", "grad_rows_16bit<"))
-
-
-def test_parts_leave_room_for_blocks_that_wait() -> None:
-    """More blocks of a split row are resident per multiprocessor than may wait there."""
-    text = (Path(ops.__file__).parent / "p_norm" / "gradient_inf_rows.cuh").read_text(encoding="utf-8")
-    resident = re.search(r"constexpr int PARTS_RESIDENT = (\d+);", text)
-    assert resident is not None
-    assert int(resident[1]) >= INF_RESIDENT
