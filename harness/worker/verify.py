@@ -240,6 +240,7 @@ def _judge(got: Array, want: Array, bound: Array | float, info: DtypeInfo, sign:
         has_sign = np.isinf(wide) & (np.sign(wide) == np.sign(expected))
         # the reference exceeds float64, and so nearly does the error
         unbounded = may_overflow & ~np.isfinite(expected) & np.greater(bound, info.largest / 4)
+        unbounded |= np.isfinite(expected) & np.isinf(bound)  # the bound exceeds float64, and so may the error
         unbounded &= np.equal(sign, 0) | (wide * np.sign(expected) >= 0)
         farthest = expected * np.sign(wide) + bound  # on the side of the output
     overflowed = np.isinf(wide) & (farthest >= overflow) & np.isfinite(expected)
