@@ -13,7 +13,7 @@ from opgauge.ops._core.errors import ShapeError
 from opgauge.ops._core.op import Array, Shape
 from opgauge.ops._core.tuning import declare
 from opgauge.ops._cuda.source import CudaSource, whole_vector
-from opgauge.ops._cuda.struct import DIVISOR, divisor
+from opgauge.ops._cuda.struct import DIVISOR, SCALARS, pack
 
 THREADS, SINGLE_THREADS = 256, 512
 CONSTANTS = {"FLAT_THREADS": THREADS, "SINGLE_THREADS": SINGLE_THREADS}
@@ -113,22 +113,34 @@ def most_axes(axes: int) -> int:
     return min(most for most in AXES_COMPILED if axes <= most)
 
 
+def strided(operands: int, dtype: Any = np.int64, axes: tuple[int, ...] = AXES_COMPILED) -> dict[str, Any]:
+    """Dtypes of `Axes` and `Strides` of `include/strides.cuh` by C++ name, for strides of `dtype`."""
+    element = SCALARS[np.dtype(dtype).name]
+    return {f"Axes<{each}>": _axes_dtype(each) for each in axes} | {
+        f"Strides<{each}, {operands}, {element}>": _strides_dtype(operands, dtype, each) for each in axes
+    }
+
+
+def _axes_dtype(axes: int) -> Any:
+    return np.dtype([("inner", np.int32), ("length", DIVISOR, (axes,))])
+
+
+def _strides_dtype(operands: int, dtype: Any, axes: int) -> Any:
+    return np.dtype([("at", dtype, (axes, operands))])
+
+
 def axes_struct(merged: MergedOperands, axes: int = AXES) -> Array:
     """An `Axes<axes>` of `include/strides.cuh`. Raises ShapeError for 2^31 elements or more."""
     if merged.size >= LARGEST:
         msg = f"{merged.size} elements: a broadcast of 2^31 or more is not supported"
         raise ShapeError(msg)
     lengths = [*reversed(merged.lengths), *(1,) * axes][:axes]
-    found = np.zeros((), [("inner", np.int32), ("length", DIVISOR, (axes,))])
-    found["inner"] = len(merged.lengths) - 1
-    for axis, length in enumerate(lengths):
-        found["length"][axis] = divisor(length)
-    return found
+    return pack(_axes_dtype(axes), {"inner": len(merged.lengths) - 1, "length": lengths})
 
 
 def strides_struct(*operands: Shape, axes: int = AXES, dtype: Any = np.int64) -> Array:
     """A `Strides<axes>` of `include/strides.cuh` for operands with these strides."""
-    found = np.zeros((), [("at", dtype, (axes, len(operands)))])
+    found = np.zeros((), _strides_dtype(len(operands), dtype, axes))
     for number, strides in enumerate(operands):
         found["at"][: len(strides), number] = strides[::-1]
     return found

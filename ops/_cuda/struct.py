@@ -9,7 +9,10 @@ import numpy as np
 
 from opgauge.ops._core.op import Array
 
-SCALARS = {"int32": "int", "uint32": "unsigned int", "int64": "long long", "uint64": "unsigned long long"}
+SCALARS = {"int32": "int", "uint32": "unsigned int", "int64": "long long", "uint64": "unsigned long long"} | {
+    "float32": "float",
+    "float64": "double",
+}
 """C++ types by dtype."""
 DIVISOR = np.dtype([("value", np.uint32), ("multiplier", np.uint32), ("shift", np.uint32)])
 """`Divisor` of `include/divide.cuh`."""

@@ -20,6 +20,7 @@ from opgauge.ops._cuda.pointwise import (
     flat,
     most_axes,
     one_per_thread,
+    strided,
     strides_struct,
 )
 from opgauge.ops._cuda.source import CudaSource
@@ -34,7 +35,8 @@ SOURCE = CudaSource(
         *(f"copy_vectors<{extent}>" for extent in extents(VECTOR_BYTES)),
         *(f"gather<{word}, {axes}>" for word in WORDS.values() for axes in AXES_COMPILED),
     ),
-    constants=CONSTANTS,
+    constants={**CONSTANTS, "AXES": AXES},
+    structs=strided(1),
 )
 """C++ types by width in bytes, and the declared instances of kernels.cu."""
 

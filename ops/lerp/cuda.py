@@ -23,6 +23,7 @@ from opgauge.ops._cuda.pointwise import (
     flat_width,
     most_axes,
     one_per_thread,
+    strided,
     strides_struct,
 )
 from opgauge.ops._cuda.reduction.problem import GRID_RESIDENT
@@ -78,10 +79,12 @@ SOURCE = CudaSource(
     _expressions(),
     constants={
         **CONSTANTS,
+        "AXES": AXES,
         "GRID_RESIDENT": GRID_RESIDENT,
         "IN_FLIGHT_EACH": IN_FLIGHT,
         "ROWS_EACH": (CROSSED_ROWS.stop - 1) // (THREADS // WARP),
     },
+    structs=strided(3, np.uint32) | strided(1, np.uint32, (AXES,)) | strided(1, np.int64, (AXES,)),
 )
 """Declared instances of kernels.cu."""
 

@@ -17,10 +17,11 @@ from opgauge.ops._core.op import Array, Params, Shape, Shapes
 from opgauge.ops._core.plans import announce
 from opgauge.ops._core.registry import kernel
 from opgauge.ops._core.tuning import declare
-from opgauge.ops._cuda.pointwise import AXES, THREADS, axes_struct, one_per_thread, strides_struct
+from opgauge.ops._cuda.pointwise import AXES, THREADS, axes_struct, one_per_thread, strided, strides_struct
 from opgauge.ops._cuda.reduction.problem import GRID_RESIDENT
 from opgauge.ops._cuda.reduction.rows import collectors
 from opgauge.ops._cuda.source import CudaSource, flag, multiprocessors, whole_vector
+from opgauge.ops._cuda.struct import pack, pointer
 from opgauge.ops.lerp.cuda import (
     CROSSED_ROWS,
     CTYPES,
@@ -34,7 +35,7 @@ from opgauge.ops.lerp.cuda import (
     accumulating,
     split_weight,
 )
-from opgauge.ops.lerp.sums import SUM_THREADS, AxisGroup, partial_places, sum_plan
+from opgauge.ops.lerp.sums import FIX_UP, SUM_THREADS, AxisGroup, partial_places, sum_plan
 
 MOST_SPLITS = 1024
 """Maximum blocks that share one result."""
@@ -58,7 +59,34 @@ def _sum_expressions() -> tuple[str, ...]:
     return tuple(found)
 
 
-SUMS = CudaSource(__file__, "sums.cu", _sum_expressions())
+WIDE = {"float": np.float32, "double": np.float64}
+FACTORS = {ctype: np.dtype([("offset", dtype), ("sign", dtype)]) for ctype, dtype in WIDE.items()}
+PARTIALS = {
+    ctype: np.dtype([("splits", pointer(ctype)), ("groups", pointer(ctype)), ("arrivals", pointer("unsigned int"))])
+    for ctype in WIDE
+}
+PARTS = strided(1, np.int64, (AXES,))
+PART = np.dtype(
+    [
+        ("axes", PARTS[f"Axes<{AXES}>"]),
+        ("pad", "V4"),
+        *((name, PARTS[f"Strides<{AXES}, 1, long long>"]) for name in ("dout", "weight")),
+        ("units", np.uint32),
+        ("end", "V4"),
+    ]
+)
+"""Structs of sums.cu by C++ type of sums: dout's factor in a gradient; pointers to the splits' and the groups' partial
+sums, and to the arrival counters; a group of dout's axes, of `units` vectors along the innermost axis or elements."""
+SUMS = CudaSource(
+    __file__,
+    "sums.cu",
+    _sum_expressions(),
+    constants={"AXES": AXES, "SUM_THREADS": SUM_THREADS, "FIX_UP": FIX_UP},
+    structs=PARTS
+    | {"Part": PART}
+    | {f"Factor<{ctype}>": dtype for ctype, dtype in FACTORS.items()}
+    | {f"Partials<{ctype}>": dtype for ctype, dtype in PARTIALS.items()},
+)
 """Declared instances of sums.cu."""
 
 
@@ -292,39 +320,18 @@ def _sum(dout: Any, tensor: Any, summed: Sequence[_Gradient], other: _Gradient |
     flags = f"{flag(plan.rows)}, {flag(plan.spread)}, {len(summed)}"
     function = SUMS.function(f"reduce_any<{ctype}, {plan.width}, {flags}>")
     base = 0 if workspace is None else workspace.data.ptr
-    partials = np.array((base + places.splits, base + places.groups, base + places.arrivals), PARTIALS)
+    kind = dtype_info(wide.name).ctype
+    addresses = {name: base + getattr(places, name) for name in ("splits", "groups", "arrivals")}
+    partials = pack(PARTIALS[kind], addresses)
     outs = (summed[0].out, summed[1].out if len(summed) > 1 else None, beside)
-    factors = [np.array((one.offset, one.sign), _factor(wide)) for one in (summed[0], summed[-1], other or summed[0])]
+    scaled = (summed[0], summed[-1], other or summed[0])
+    factors = [pack(FACTORS[kind], {"offset": one.offset, "sign": one.sign}) for one in scaled]
     parts = (_part(plan.kept), _part(plan.summed))
     arguments = (dout, tensor, *outs, *factors, *parts, np.int32(plan.bits), partials)
     return lambda: function((plan.blocks, plan.splits), (SUM_THREADS,), arguments)
 
 
-PARTIALS = np.dtype([("splits", np.uint64), ("groups", np.uint64), ("arrivals", np.uint64)])
-"""Pointers to the splits' and the groups' partial sums, and to the arrival counters."""
-
-
-def _factor(wide: np.dtype) -> np.dtype:
-    return np.dtype([("offset", wide), ("sign", wide)])
-
-
 def _part(part: AxisGroup) -> Array:
     """`Part` struct of sums.cu."""
-    axes = axes_struct(part.axes)
-    found = np.zeros(
-        (),
-        np.dtype(
-            [
-                ("axes", axes.dtype),
-                ("pad", np.int32),
-                ("dout", np.int64, (AXES,)),
-                ("weight", np.int64, (AXES,)),
-                ("units", np.uint64),
-            ]
-        ),
-    )
-    found["axes"] = axes
-    for name in ("dout", "weight"):
-        found[name] = strides_struct(getattr(part, name))["at"][:, 0]
-    found["units"] = part.units
-    return found
+    strides = {"dout": strides_struct(part.dout), "weight": strides_struct(part.weight)}
+    return pack(PART, {"axes": axes_struct(part.axes), "units": part.units, **strides})

@@ -3,7 +3,7 @@
 #include "arrival_counter.cuh"
 #include "strides.cuh"
 
-constexpr int SUM_THREADS = 256, FIX_UP = 32;
+// SUM_THREADS and FIX_UP, splits per group, are defined by cuda_grad.py.
 constexpr int SUM_RESIDENT = 2;  // minimum resident blocks per multiprocessor: the compiler's own choice spills
 
 template <int N>
@@ -11,26 +11,17 @@ struct Count {  // a number that a lambda takes as a template argument
   static constexpr int value = N;
 };
 
-// A group of dout's axes. Units are vectors along the innermost axis, or elements.
-struct Part {
-  Axes<> axes;
-  Strides<> dout, weight;
-  unsigned int units;
-};
+DEFINE_Part;  // of cuda_grad.py, a group of dout's axes
 
 // Factor of dout in a gradient: offset + sign weight.
 template <typename A>
-struct Factor {
-  A offset, sign;
-};
+struct Factor;
+DEFINE_Factor;
 
 // Partial sums: arrival counters, zero between launches, then [split][result] and [group][result].
 template <typename A>
-struct Partials {
-  A* splits;
-  A* groups;
-  unsigned int* arrivals;
-};
+struct Partials;
+DEFINE_Partials;
 
 // Adds `count` rows of `total` results each, `stride` rows apart, `columns` of them from `begin` on, by all threads of the
 // block; calls put(result, sum).

@@ -3,20 +3,17 @@
 #include "divide.cuh"
 #include "vector.cuh"
 
-constexpr int AXES = 6;
+// AXES, most axes, is defined by ops/_cuda/pointwise.py.
 
 // Lengths of `inner` axes, innermost first; the outermost one needs no length. A: most axes; absent ones have length 1.
 template <int A = AXES>
-struct Axes {
-  int inner;
-  Divisor length[A];
-};
+struct Axes;
+DEFINE_Axes;  // of ops/_cuda/pointwise.py
 
 // Strides of N operands in elements, innermost axis first; 0 along repeated and absent axes.
 template <int A = AXES, int N = 1, typename S = long long>
-struct Strides {
-  S at[A][N];
-};
+struct Strides;
+DEFINE_Strides;
 
 template <int N, typename S>
 struct Offsets {
