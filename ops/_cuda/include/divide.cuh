@@ -1,7 +1,7 @@
 // Division of 31-bit numbers by a divisor known on the host: one multiplication and a shift.
 #pragma once
 
-struct Divisor {  // made by ops/_cuda/source.py
+struct Divisor {  // made by ops/_cuda/struct.py
   unsigned int value, multiplier, shift;
 };
 
