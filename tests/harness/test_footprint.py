@@ -21,6 +21,7 @@ from opgauge.harness.worker import bench
 from opgauge.harness.worker.bench import Bench
 from opgauge.ops import find_op
 from opgauge.ops._cuda import source as source_module
+from opgauge.ops._cuda.pointwise import CONSTANTS
 from opgauge.ops._cuda.source import CudaSource, Resources, recording
 
 QUICK = Limits(budget_s=0.01, min_samples=1, max_samples=1, warmup_s=0.0)
@@ -106,7 +107,7 @@ def test_kernels_handed_out_are_recorded(monkeypatch: pytest.MonkeyPatch) -> Non
     )
     monkeypatch.setattr(source_module, "cupy", lambda: fake)
     monkeypatch.setattr(source_module, "_SOURCES", [])
-    source = CudaSource(str(SIGN), "kernels.cu", (EXPRESSION,))
+    source = CudaSource(str(SIGN), "kernels.cu", (EXPRESSION,), constants=CONSTANTS)
     with recording() as first:
         function = source.function(EXPRESSION)
     with recording() as second:
