@@ -6,8 +6,9 @@ show --why` prints.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
+
+from opgauge.ops._core.listening import listening
 
 _LISTENERS: list[list[str]] = []
 
@@ -18,12 +19,6 @@ def announce(plan: object) -> None:
         heard.append(str(plan))
 
 
-@contextmanager
-def recording() -> Iterator[list[str]]:
+def recording() -> AbstractContextManager[list[str]]:
     """Descriptions of the plans that are announced in this context, in order."""
-    heard: list[str] = []
-    _LISTENERS.append(heard)
-    try:
-        yield heard
-    finally:
-        _LISTENERS[:] = [other for other in _LISTENERS if other is not heard]
+    return listening(_LISTENERS, [])

@@ -12,7 +12,7 @@ import hashlib
 import json
 import re
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from difflib import get_close_matches
 from functools import cache
@@ -21,6 +21,7 @@ from typing import Any, NamedTuple
 
 from opgauge.ops._core.backend import BACKENDS, cuda_device_count, cupy, device_model
 from opgauge.ops._core.errors import DuplicateError, TuningError
+from opgauge.ops._core.listening import listening
 
 FOLDER = Path(__file__).parent.parent / "tuning"
 """Folder of the tuning files that ship with the package."""
@@ -141,15 +142,9 @@ def override(values: Mapping[str, int]) -> Iterator[None]:
         _forget()
 
 
-@contextmanager
-def recording() -> Iterator[dict[str, int]]:
+def recording() -> AbstractContextManager[dict[str, int]]:
     """Every parameter that is queried in this context, with its value."""
-    heard: dict[str, int] = {}
-    _LISTENERS.append(heard)
-    try:
-        yield heard
-    finally:
-        _LISTENERS[:] = [other for other in _LISTENERS if other is not heard]
+    return listening(_LISTENERS, {})
 
 
 def in_force(backend: str, model: str) -> dict[str, int]:

@@ -13,8 +13,8 @@ import json
 import os
 import re
 import tempfile
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
+from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass, fields
 from functools import cache
 from pathlib import Path
@@ -25,6 +25,7 @@ import numpy as np
 from opgauge.ops._core.backend import cupy
 from opgauge.ops._core.cache import cache_folder
 from opgauge.ops._core.errors import BackendError, CompileError
+from opgauge.ops._core.listening import listening
 from opgauge.ops._core.op import Array
 from opgauge.ops._cuda.struct import DIVISOR, define
 
@@ -130,15 +131,9 @@ class CudaSource:
         return function
 
 
-@contextmanager
-def recording() -> Iterator[dict[str, Resources]]:
+def recording() -> AbstractContextManager[dict[str, Resources]]:
     """Resources of every kernel that a `CudaSource` returns in this context, by name expression."""
-    heard: dict[str, Resources] = {}
-    _LISTENERS.append(heard)
-    try:
-        yield heard
-    finally:
-        _LISTENERS[:] = [other for other in _LISTENERS if other is not heard]
+    return listening(_LISTENERS, {})
 
 
 def all_sources() -> tuple[CudaSource, ...]:

@@ -6,9 +6,8 @@ All but `persistent_wgmma` have a filter of a convolution as one factor: b if ch
 from __future__ import annotations
 
 from opgauge.ops._cuda.gemm.problem import SPLITS, TRANSPOSE, GemmConfig, GemmProblem, Matrix, expression
-from opgauge.ops._cuda.source import Gpu
+from opgauge.ops._cuda.source import HOPPER, Gpu
 
-HOPPER = 90
 HALF_DTYPES = ("float16", "bfloat16")
 DEEP, VECTOR, ALIGNED = 64, 8, 16
 """Depth of a stage on Hopper, and rows or columns of a slab; elements of an access, and its bytes."""
