@@ -46,6 +46,11 @@ def matches_case(pattern: str, path: str, case_id: str) -> bool:
     return matches_text(pattern if "/" in pattern else f"{pattern}/*", path)
 
 
+def matches_any_case(patterns: Sequence[str] | None, path: str, case_id: str) -> bool:
+    """Whether any filter for cases selects the one with that path and id; no filters select everything."""
+    return not patterns or any(matches_case(pattern, path, case_id) for pattern in patterns)
+
+
 def matches_any(patterns: Sequence[str] | None, names: Iterable[str], *, anywhere: bool = False) -> bool:
     """Whether any pattern selects any name; no patterns select everything."""
     return not patterns or any(matches(pattern, name, anywhere=anywhere) for name in names for pattern in patterns)

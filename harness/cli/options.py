@@ -164,7 +164,7 @@ def select(
 
     Raises FilterError for values that match no case at all, NothingError where no case matches all filters together.
     """
-    from opgauge.harness.case.filters import matches_any, matches_case, require_cases, require_matches
+    from opgauge.harness.case.filters import matches_any, matches_any_case, require_cases, require_matches
     from opgauge.harness.errors import NothingError
 
     known = {
@@ -182,7 +182,7 @@ def select(
         and matches_any(tags, case.tags)
         and matches_any(dtypes, [case.dtype])
         and matches_any(names, [case.name], anywhere=True)
-        and (not patterns or any(matches_case(one, f"{case.op}/{case.name}", case.id) for one in patterns))
+        and matches_any_case(patterns, f"{case.op}/{case.name}", case.id)
     ]
     if not found:
         shown = "; ".join(f"{option}: {', '.join(sorted(known[option]))}" for option in ("--op", "--tag", "--dtype"))

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from opgauge.harness.case.filters import matches_any, require_cases, require_matches
+from opgauge.harness.case.filters import matches_any, matches_any_case, require_cases, require_matches
 from opgauge.harness.errors import NothingError
 from opgauge.harness.gate.plan import GatePlan, Plain, TreeTrials, lay_out
 from opgauge.harness.gate.policy import Policy
@@ -19,7 +19,6 @@ from opgauge.harness.gate.pool import WorkerPool
 from opgauge.harness.gate.record import BASE, HEAD
 from opgauge.harness.gate.stored import Stored
 from opgauge.harness.gate.unchanged import touched_folders, touched_note, unchanged_subjects
-from opgauge.harness.judge.pattern import matches
 from opgauge.harness.judge.verdict import Subject
 from opgauge.harness.project.active import measured
 from opgauge.harness.project.loading import project_at
@@ -255,7 +254,7 @@ def _is_chosen(
         and matches_any(chosen.tags, case["tags"])
         and matches_any(chosen.dtypes, [case["dtype"]])
         and matches_any(chosen.names, [subject.case], anywhere=True)
-        and (not chosen.cases or any(matches(pattern, subject) for pattern in chosen.cases))
+        and matches_any_case(chosen.cases, subject.path, subject.case_id)
     )
 
 

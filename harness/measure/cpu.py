@@ -122,9 +122,9 @@ def _warm_up(call: Bound, limits: Limits) -> tuple[int, float, Any]:
         before = perf_counter_ns()
         returned = call()
         after = perf_counter_ns()
-        if process_time_ns() - busy > WARM_UP_CPU_NS:
-            least = 0
         count, fastest = count + 1, min(fastest, after - before)
+        if count < least and process_time_ns() - busy > WARM_UP_CPU_NS:
+            least = 0
     return count, fastest, returned
 
 
