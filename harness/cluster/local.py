@@ -21,6 +21,8 @@ SETTINGS = {
     "distributed.worker.daemon": False,
     # a killed member starts again, which takes a while on a busy host
     "distributed.deploy.lost-worker-timeout": "10 minutes",
+    # dask would limit BLAS and OpenMP to one thread, in members and for good in the process that starts them
+    "distributed.nanny.pre-spawn-environ": {},
 }
 """Configuration of dask for schedulers, members and clients."""
 REFERENCE_SHARE = 4

@@ -20,6 +20,9 @@ from tests.cheats.mischief import Arrays, misbehaves
 
 SECONDS = 600
 """Longer than a trial takes."""
+OTHER_COUNT = "2" if os.environ.get("OMP_NUM_THREADS") == "1" else "1"
+OTHER_LOCALE = "C.UTF-8" if locale.setlocale(locale.LC_ALL) == "C" else "C"
+"""Values that the process does not begin with; no call sets back what another has set."""
 
 
 def lower_recursion(_: Arrays, __: Arrays) -> None:
@@ -67,7 +70,7 @@ def stop_collecting(_: Arrays, __: Arrays) -> None:
 
 
 def set_variable(_: Arrays, __: Arrays) -> None:
-    os.environ["OMP_NUM_THREADS"] = "1"
+    os.environ["OMP_NUM_THREADS"] = OTHER_COUNT
 
 
 def change_folder(_: Arrays, __: Arrays) -> None:
@@ -120,7 +123,7 @@ def turn_warnings_into_errors(_: Arrays, __: Arrays) -> None:
 
 
 def change_locale(_: Arrays, __: Arrays) -> None:
-    locale.setlocale(locale.LC_ALL, "C.UTF-8" if locale.setlocale(locale.LC_ALL) == "C" else "C")
+    locale.setlocale(locale.LC_ALL, OTHER_LOCALE)
 
 
 def run_when_idle(_: Arrays, __: Arrays) -> None:

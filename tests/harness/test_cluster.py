@@ -33,7 +33,7 @@ from opgauge.harness.result.record_json import to_json
 from opgauge.harness.result.result import Environment, Status, Trial
 from opgauge.harness.run.compiling import ONCE
 from opgauge.harness.run.runner import plan
-from opgauge.harness.settings import IMPORT_PATH
+from opgauge.harness.settings import IMPORT_PATH, THREAD_VARIABLES
 from opgauge.harness.store import Store
 
 if TYPE_CHECKING:
@@ -45,6 +45,8 @@ SMOKE = [case for case in load(None, ops=["sign"]) if case.op == "sign" and "smo
 MEMBER_KILLS, SCHEDULER_KILLS = 45, 5
 MOST_REPORTED = 6
 """Rounds of kills, and most trials that may be reported as lost twice in all of them."""
+THREAD_COUNTS = {name: os.getenv(name) for name in THREAD_VARIABLES}
+"""Thread counts that the environment sets before any cluster is started."""
 
 
 def trials_of(cases: Sequence[Case]) -> list[Trial]:
@@ -71,6 +73,13 @@ def test_each_trial_has_one_result_with_the_environment_of_its_member(client: Cl
     assert counted(found) == Counter((trial.case.id, trial.implementation) for trial in trials)
     assert {one.result.status for one in found} == {Status.OK}
     assert all(one.environment.hard for one in found)
+
+
+def test_a_cluster_sets_no_thread_counts(client: Client) -> None:
+    """Members use as many threads as a run here, and so does what this process measures afterwards."""
+    for name, count in THREAD_COUNTS.items():
+        assert os.getenv(name) == count
+        assert set(client.run(os.getenv, name).values()) == {count}
 
 
 def test_implementations_of_a_case_stay_together() -> None:
