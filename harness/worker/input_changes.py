@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from opgauge.harness.case.case import Case
-from opgauge.harness.worker.emphasis import emphasize, emphasize_all, write_inputs
+from opgauge.harness.worker.emphasis import allow_lost, emphasize, emphasize_all, write_inputs
 from opgauge.harness.worker.inputs import Inputs, on_host, with_derived
 from opgauge.harness.worker.variation import Exchange, Scaling, Variation, along, expect_slices, take
 from opgauge.harness.worker.verify import Expected
@@ -47,12 +47,14 @@ class FreshValues:
     """Values that inputs never had before.
 
     slices: judged slices; None: the whole outputs are judged. is_whole: all inputs changed, not only the slices.
-    expected: computes the expected slices, or whole outputs; None if the op refuses so few slices.
+    expected: computes the expected slices, or whole outputs; None if the op refuses so few slices. is_emphasized: a
+    few elements of each slice decide.
     """
 
     slices: Sequence[int] | None
     is_whole: bool
     expected: Callable[[], Expected | None]
+    is_emphasized: bool = False
 
 
 @dataclass(frozen=True)
@@ -169,7 +171,8 @@ class InputChanges:
     def _freshen_slices(self, variation: Exchange, chosen: list[int]) -> FreshValues:
         kept = on_host(take(self._inputs, variation.inputs, chosen))
         case, axes = self._case, variation.inputs
-        if self._emphasized and self._rng.random() < 1 / 2:
+        is_emphasized = self._emphasized and self._rng.random() < 1 / 2
+        if is_emphasized:
             changed = emphasize(case, kept, axes, self._rng)
         else:
             values = {name: _fresh(array, self._rng) if name in axes else array for name, array in kept.items()}
@@ -177,9 +180,12 @@ class InputChanges:
             changed = dict(with_derived(case, values, shapes).values)
         write_inputs(self._inputs, variation, chosen, changed)
         part = Exchange(axes, variation.outputs, len(chosen))
-        return FreshValues(
-            chosen, is_whole=False, expected=lambda: expect_slices(case, part, changed, range(len(chosen)))
-        )
+
+        def expected() -> Expected | None:
+            found = expect_slices(case, part, changed, range(len(chosen)))
+            return allow_lost(found, case.dtype, part.outputs) if found and is_emphasized else found
+
+        return FreshValues(chosen, is_whole=False, expected=expected, is_emphasized=is_emphasized)
 
     def _freshen_everything(self, variation: Exchange, chosen: list[int]) -> FreshValues:
         for array in self._inputs.values():
@@ -203,12 +209,12 @@ class InputChanges:
         self._drawn += 1
         found = self._shared.get(key)
         if found is None or self._user in found.users:
-            found = WholeValues(self._case, self._draw_whole(emphasized=emphasized))
+            found = WholeValues(self._case, self._draw_whole(emphasized=emphasized), is_emphasized=emphasized)
             if key[1] < SHARED:
                 self._shared[key] = found
         found.users.add(self._user)
         write_inputs(self._inputs, None, [], found.values)
-        return FreshValues(None, is_whole=True, expected=lambda: found.expected)
+        return FreshValues(None, is_whole=True, expected=lambda: found.expected, is_emphasized=emphasized)
 
     def _draw_whole(self, *, emphasized: bool) -> Mapping[str, Array]:
         if emphasized:
