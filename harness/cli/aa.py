@@ -123,7 +123,7 @@ def schedule(pairs: int | None, most_pairs: int) -> Schedule:
     """The requested numbers of pairs."""
     from opgauge.harness.gate.gate import Schedule
 
-    return Schedule(start=min(pairs or 0, most_pairs), most=most_pairs)
+    return Schedule.of(pairs, most_pairs)
 
 
 def load_conditions(

@@ -153,7 +153,7 @@ def gate(
             conditions = replace(
                 gating.load_rules(head, policy, waivers),
                 noise={} if cluster else load_noise(head, selection, settings, db),
-                schedule=Schedule(start=min(pairs or 0, most_pairs), most=most_pairs),
+                schedule=Schedule.of(pairs, most_pairs),
                 block_s=block_s,
                 threads=threads,
                 counts=counts,

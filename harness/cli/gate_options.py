@@ -54,7 +54,14 @@ Method = Annotated[
         click_type=Choice(("interleaved", "blocks")),
     ),
 ]
-MostPairs = Annotated[int, typer.Option("--most-pairs", help="Most pairs of a case that stays undecided.", min=1)]
+MostPairs = Annotated[
+    int,
+    typer.Option(
+        "--most-pairs",
+        help="Most pairs of a case that stays undecided; from 10, six more where a change is probable.",
+        min=1,
+    ),
+]
 Budget = Annotated[
     float | None, typer.Option("--budget", help="Seconds for the whole command; what is left is undecided.", min=0.1)
 ]

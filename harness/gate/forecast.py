@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from time import monotonic
 from typing import Any
 
-from opgauge.harness.gate.pairs import BLOCK_S, INTERLEAVED_S, PairPlan, first_batches
+from opgauge.harness.gate.pairs import BLOCK_S, FIRST_S, INTERLEAVED_S, PairPlan, first_batches
 from opgauge.harness.gate.pool import WorkerPool
 from opgauge.harness.gate.record import SIDES, Job
 from opgauge.harness.gate.run import Conditions
@@ -20,8 +20,6 @@ FIRST_CALL_S = 0.6
 """Seconds, about, that drawing the inputs of a case, compiling a kernel and checking its outputs take."""
 BIND_S = 0.06
 """Seconds, about, that a process takes to bind, call and check a case before its first sample."""
-SAMPLED = 0.6
-"""Share of the seconds for sampling that interleaved pairs use: they stop as soon as their ratio is known."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,19 +63,19 @@ def forecast(pool: WorkerPool, selection: Selection, conditions: Conditions, sto
     pairs = conditions.pair_plan()
     batches = first_batches(laid.jobs, pairs)
     start_s = spent_s / len(SIDES)
-    expected_s = spent_s + sum(_batch_s(jobs, count, pairs, start_s, SAMPLED) for jobs, count in batches)
-    most = [(jobs, max(count, conditions.schedule.most)) for jobs, count in batches]
-    most_s = spent_s + sum(_batch_s(jobs, count, pairs, start_s, 1.0) for jobs, count in most)
+    expected_s = spent_s + sum(_batch_s(jobs, count, pairs, start_s, FIRST_S) for jobs, count in batches)
+    most = [(jobs, max(count, conditions.schedule.total)) for jobs, count in batches]
+    most_s = spent_s + sum(_batch_s(jobs, count, pairs, start_s, INTERLEAVED_S) for jobs, count in most)
     left_s = pairs.left_s()
     jobs = tuple(job for found, _ in batches for job in found)
     return Forecast(jobs, laid.skipped, min(expected_s, left_s), min(most_s, left_s), laid.notes)
 
 
-def _batch_s(jobs: Sequence[Job], count: int, plan: PairPlan, start_s: float, share: float) -> float:
-    """Seconds of the pairs of one batch: processes, first calls and sampling."""
+def _batch_s(jobs: Sequence[Job], count: int, plan: PairPlan, start_s: float, interleaved_s: float) -> float:
+    """Seconds of the pairs of one batch: processes, first calls and sampling. interleaved_s: of an interleaved pair."""
     interleaved = plan.is_interleaved(jobs[0])
     sides = len(jobs[0].sides)
-    sample_s = plan.block_s or (INTERLEAVED_S * share if interleaved else BLOCK_S)
+    sample_s = plan.block_s or (interleaved_s if interleaved else BLOCK_S)
     # both processes of an interleaved pair start at the same time
     processes = count if interleaved else count * sides
     first_s = len(jobs) * FIRST_CALL_S * sides

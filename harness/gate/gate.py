@@ -14,6 +14,7 @@ from enum import IntEnum
 from opgauge.harness.case.case import GatePolicy
 from opgauge.harness.gate.policy import Policy
 from opgauge.harness.gate.waiver import Waiver, WaiverReview, review
+from opgauge.harness.judge.compare import is_suspect
 from opgauge.harness.judge.verdict import EXTENDABLE, Comparison, Kind, Reason, Subject, Verdict
 
 
@@ -135,16 +136,32 @@ def _code(found: Sequence[Comparison], failures: Iterable[Comparison], breaches:
     return ExitCode.UNDECIDED if words or False in known else ExitCode.PASSED
 
 
+MOST, EXTRA = 10, 6
+"""Most pairs of an undecided case, and further ones of a probable change."""
+
+
 @dataclass(frozen=True, slots=True)
 class Schedule:
-    """Numbers of pairs: `start` for all, then `step` more for the undecided, `most` in all.
+    """Numbers of pairs: `start` for all, then `step` more for the undecided, up to `most`.
 
-    start: 0: the default of the method. A step is two pairs, one in each order of the sides.
+    start: 0: the default of the method. A step is two pairs, one in each order of the sides. extra: further pairs,
+    taken together, where a change beyond the threshold is probable and not proven by the others.
     """
 
     start: int = 0
     step: int = 2
-    most: int = 10
+    most: int = MOST
+    extra: int = EXTRA
+
+    @property
+    def total(self) -> int:
+        """Most pairs of any case."""
+        return self.most + self.extra
+
+    @classmethod
+    def of(cls, start: int | None, most: int) -> Schedule:
+        """The schedule with these numbers; extra pairs only where `most` is not fewer than usual."""
+        return cls(start=min(start or 0, most), most=most, extra=EXTRA if most >= MOST else 0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,15 +181,19 @@ def more_pairs(
 ) -> dict[Subject, int]:
     """Numbers of further pairs for the undecided cases; cases that are decided or out of budget get none.
 
-    A change that lacks only its confirmation gets all remaining pairs.
+    A change that lacks only its confirmation gets all remaining pairs, and one that is probable after those the extra
+    ones.
     """
     plan = schedule or Schedule()
     wanted: dict[Subject, int] = {}
     for one in found:
         left = plan.most - one.pairs
+        if left <= 0 and is_suspect(one):
+            left = plan.total - one.pairs
         if left <= 0 or not _is_open(one):
             continue
-        count = left if one.reason is Reason.UNCONFIRMED else min(plan.step, left)
+        takes_all = one.reason is Reason.UNCONFIRMED or one.pairs >= plan.most
+        count = left if takes_all else min(plan.step, left)
         affordable = _affordable(one.pairs, count, spending.get(one.subject, FREE))
         if affordable:
             wanted[one.subject] = affordable

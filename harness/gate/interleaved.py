@@ -40,8 +40,12 @@ if TYPE_CHECKING:
 
     from opgauge.harness.run.execute import LocalExecutor
 
-SAMPLE_S = 0.002
-"""Least duration of a sample on the CPU: the other process has evicted a core's private caches."""
+SAMPLE_S = 0.004
+"""Least duration of a sample on the CPU.
+
+The other process has evicted a core's private caches, and changing the process takes 1 ms. Up to some 8 ms the times of
+neighbouring samples differ independently, so that shorter ones would be no more precise in the same time.
+"""
 WARMUP_S = 0.0005
 """Duration of calls before a sample, for calls that are shorter."""
 LEAST_ROUNDS, MOST_ROUNDS = 4, 400

@@ -44,8 +44,11 @@ SPARE_CPUS = 4
 """Number of CPUs from which the next process may start while a GPU is measured."""
 BLOCK_S = 0.2
 """Seconds of sampling of one trial in one process."""
-INTERLEAVED_S = 0.3
-"""Seconds of sampling of one trial, per side, in one interleaved pair."""
+FIRST_S, INTERLEAVED_S = 0.15, 0.3
+"""Seconds of sampling of one trial, per side, in one interleaved pair: in the initial ones, and in further ones.
+
+Equal code is mostly decided by the initial ones.
+"""
 LEAST_S = 0.02
 """Seconds of sampling, at least, where a budget leaves less than `INTERLEAVED_S`."""
 SAMPLED = 0.5
@@ -114,10 +117,10 @@ def measure(
     stored: stored results of the base, which are not measured.
     """
     records = {job.subject: JobRecord(job) for job in jobs}
-    most = dict.fromkeys(records, plan.schedule.most)
+    most = dict.fromkeys(records, plan.schedule.total)
     for subject, blocks in (stored or {}).items():
         records[subject].outcomes[BASE] = dict(enumerate(blocks))
-        most[subject] = min(plan.schedule.most, len(blocks))
+        most[subject] = min(plan.schedule.total, len(blocks))
     wanted = {
         subject: min(plan.start, most[subject]) if one.job.is_paired or one.outcomes[BASE] else 1
         for subject, one in records.items()
@@ -228,7 +231,8 @@ def measure_batch(pool: WorkerPool, wanted: Batch, plan: PairPlan, tell: Tell) -
         if interleaved:
             turns = len(SIDES) * len(open_) * (first + count - pair)
             available_s = max(LEAST_S, SAMPLED * plan.left_s() / turns)
-            side_s = min(plan.block_s or INTERLEAVED_S, _affordable_s(open_), available_s)
+            usual_s = INTERLEAVED_S if first else FIRST_S
+            side_s = min(plan.block_s or usual_s, _affordable_s(open_), available_s)
             measure_pair(pool, open_, pair, Effort(side_s, plan.threads, plan.end))
         else:
             blocks.measure(open_, pair, is_last=pair + 1 == first + count)

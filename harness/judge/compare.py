@@ -72,6 +72,12 @@ class _Times:
     proven_faster: bool = False
 
 
+def is_suspect(found: Comparison) -> bool:
+    """Whether a change beyond the threshold is probable enough that `same` is not claimed."""
+    known = [one for one in (found.p_slower, found.p_faster) if one is not None]
+    return bool(known) and min(known) < SUSPICION
+
+
 def compare(evidence: Evidence, rule: Rule | None = None) -> Comparison:
     """The verdict on a single case."""
     return compare_run([evidence], [rule or Rule()])[0]

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from opgauge.harness.gate.gate import Schedule, more_pairs
+from opgauge.harness.gate.gate import MOST, Schedule, more_pairs
 from opgauge.harness.judge.compare import compare_run
 from opgauge.harness.judge.estimate import LEAST_PAIRS, LEVEL, estimate, split_modes
 from opgauge.harness.judge.verdict import Comparison, Evidence, Rule, Side, Subject, Verdict
@@ -68,7 +68,7 @@ def run_of(logs: np.ndarray, rule: Rule) -> list[Comparison]:
     counts = [LEAST_PAIRS] * len(logs)
     while True:
         found = judged(logs, counts, rule)
-        wanted = more_pairs(found, {}, Schedule())
+        wanted = more_pairs(found, {}, Schedule(extra=logs.shape[1] - MOST))
         if not wanted:
             return found
         counts = [count + wanted.get(one.subject, 0) for count, one in zip(counts, found, strict=True)]
@@ -105,10 +105,11 @@ def test_real_noise_raises_no_false_alarm(name: str) -> None:
     """Of runs of 60 cases of the same code, <= 0.1 % of decisions and <= 1 % of runs say slower or faster."""
     generator = np.random.default_rng(12)
     cases = logs_of(name)
+    most = min(Schedule().total, *map(len, cases))
     runs = []
     for _ in range(50):
         chosen = generator.integers(0, len(cases), CASES)
-        logs = np.concatenate([draw(generator, cases[one], 10, 1) for one in chosen])
+        logs = np.concatenate([draw(generator, cases[one], most, 1) for one in chosen])
         runs.append([one.verdict for one in run_of(logs, RULES[name])])
     assert sum(verdict in ALARMS for run in runs for verdict in run) <= 0.001 * CASES * len(runs)
     assert sum(Verdict.SLOWER in run for run in runs) <= 0.01 * len(runs)

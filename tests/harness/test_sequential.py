@@ -76,7 +76,7 @@ def test_equal_code_raises_no_alarm(noise: Callable[[Generator, tuple[int, ...]]
     rng = np.random.default_rng(7)
     found: Counter[Verdict | None] = Counter()
     for _ in range(RUNS):
-        found += decide(noise(rng, (CASES, schedule.most, 2)), schedule)
+        found += decide(noise(rng, (CASES, schedule.total, 2)), schedule)
     assert found.total() == CASES * RUNS
     assert sum(found[verdict] for verdict in ALARMS) <= 0.005 * found.total()
 
@@ -85,9 +85,9 @@ def test_equal_code_is_called_the_same_and_a_change_is_not() -> None:
     """With 1 % of noise 98 % are the same; of changes at the margin of `same` at most 1 % are called the same."""
     rng = np.random.default_rng(8)
     schedule = Schedule(6, 2, 10)
-    same = decide(normal(rng, (400, 10, 2)), schedule)
+    same = decide(normal(rng, (400, schedule.total, 2)), schedule)
     assert same[Verdict.SAME] >= 0.98 * 400
-    changed = decide(normal(rng, (400, 10, 2)) + np.array((0.0, np.log(1.05))), schedule)
+    changed = decide(normal(rng, (400, schedule.total, 2)) + np.array((0.0, np.log(1.05))), schedule)
     assert changed[Verdict.SAME] <= 0.01 * 400
     assert changed[Verdict.FASTER] == 0
 
@@ -95,12 +95,25 @@ def test_equal_code_is_called_the_same_and_a_change_is_not() -> None:
 def test_planted_changes_are_caught() -> None:
     """One case of 40 is slower by 5 % with noise of 1 %: it is called slower in at least 97 of 100 runs."""
     rng = np.random.default_rng(9)
-    caught = 0
+    schedule, caught = Schedule(6, 2, 10), 0
     for _ in range(60):
-        logs = normal(rng, (CASES, 10, 2))
+        logs = normal(rng, (CASES, schedule.total, 2))
         logs[0, :, 1] += np.log(1.05)
-        caught += decide(logs, Schedule(6, 2, 10))[Verdict.SLOWER] > 0
+        caught += decide(logs, schedule)[Verdict.SLOWER] > 0
     assert caught >= 0.97 * 60
+
+
+def test_extra_pairs_prove_what_ten_leave_open() -> None:
+    """One case of 40 is slower by 3 % with noise of 1 % a side: ten pairs miss a third of such changes."""
+    rng = np.random.default_rng(12)
+    caught: Counter[int] = Counter()
+    for _ in range(60):
+        logs = normal(rng, (CASES, 16, 2))
+        logs[0, :, 1] += np.log(1.03)
+        for extra in (0, 6):
+            caught[extra] += decide(logs, Schedule(4, 2, 10, extra))[Verdict.SLOWER] > 0
+    assert caught[0] < 0.7 * 60
+    assert caught[6] > 0.8 * 60
 
 
 def test_alarms_at_every_look_would_be_false() -> None:
@@ -117,10 +130,11 @@ def test_recorded_noise_raises_no_alarm(name: str) -> None:
     """Pairs of equal code drawn from recordings, older ones among them, raise no alarm in the gate's steps."""
     rng = np.random.default_rng(11)
     series = [one["pairs"] for one in json.loads((RECORDINGS / f"{name}.json").read_text())["cases"]]
-    series = [pairs for pairs in series if len(pairs) >= 10]
+    series = [pairs for pairs in series if len(pairs) >= Schedule().total]
     schedule = Schedule(4, 2, 10)
-    starts = [int(rng.integers(0, len(pairs) - 9)) for pairs in series]
-    logs = np.log(np.array([pairs[start : start + 10] for pairs, start in zip(series, starts, strict=True)]))
+    most = schedule.total
+    starts = [int(rng.integers(0, len(pairs) - most + 1)) for pairs in series]
+    logs = np.log(np.array([pairs[start : start + most] for pairs, start in zip(series, starts, strict=True)]))
     found = decide(logs, schedule)
     assert sum(found[verdict] for verdict in ALARMS) == 0
     assert found.total() == len(series) > 0
