@@ -24,7 +24,14 @@ from opgauge.ops._core.overflow import accumulated_limits, flushed, overflowing,
 from opgauge.ops._core.params import make_plain
 from opgauge.ops._core.registry import register
 from opgauge.ops.deformable_conv.propose import propose
-from opgauge.ops.deformable_conv.reference import gradient_bounds, gradients, output, output_bounds
+from opgauge.ops.deformable_conv.reference import (
+    gradient_bounds,
+    gradients,
+    output,
+    output_bounds,
+    overflowing_gradients,
+    overflowing_outputs,
+)
 from opgauge.ops.deformable_conv.sampling import SamplingGeometry
 
 PerAxis = int | tuple[int, ...]
@@ -34,8 +41,6 @@ UNITS = 32
 """Allowed rounding of a long sum, in half epsilons of sum |filter| |column|: rejects TF32 (366), takes float32 (24)."""
 CORNERS = 4
 """Pixels that a sample is interpolated from."""
-OUTPUTS = ("out", "x_grad", "offset_grad", "filter_grad", "mask_grad")
-"""Outputs of both ops."""
 DTYPES = ("float16", "bfloat16", "float32", "float64")
 """Supported dtypes."""
 
@@ -209,7 +214,7 @@ def bound(
         terms = weights.sum(axis=(1, 2, 3))[:, None, None]
         allowed = allowed + dtype_info(dtype).epsilon * magnitude + dtype_info(dtype).subnormal / 2 * terms
     bounds = sum_bounds("out", allowed, magnitude, accumulated_limits(dtype)[1])
-    return _with_partial(bounds, arrays, dtype)
+    return _with_partial(bounds, arrays, _found(arrays, params), dtype)
 
 
 def bound_grad(
@@ -231,7 +236,7 @@ def bound_grad(
             terms = np.abs(arrays["out_grad"]).sum(axis=(0, 2, 3))[:, None, None, None]
             error = error + dtype_info(dtype).subnormal / 2 * terms
         bounds |= sum_bounds(name, error, size, accumulated_limits(dtype)[1])
-    return _with_partial(bounds, arrays, dtype)
+    return _with_partial(bounds, arrays, _found(arrays, params), dtype)
 
 
 def _small(arrays: Mapping[str, Array], dtype: str) -> list[dict[str, Array]]:
@@ -242,23 +247,28 @@ def _small(arrays: Mapping[str, Array], dtype: str) -> list[dict[str, Array]]:
 
 
 def _with_partial(
-    bounds: dict[str, Array | float], arrays: Mapping[str, Array], dtype: str
+    bounds: dict[str, Array | float], arrays: Mapping[str, Array], found: SamplingGeometry, dtype: str
 ) -> dict[str, Array | float]:
-    """`bounds`, which also allow non-finite outputs if a column or its gradient may overflow, somewhere.
+    """`bounds`, which also allow non-finite outputs where a column or its gradient may overflow.
 
     Columns may be in 16 bits. A factor of 0 makes NaN of an infinite partial result.
     """
     largest = {name: float(np.max(np.abs(array), initial=0.0)) for name, array in arrays.items()}
     column = largest["x"] * max(largest.get("mask", 1.0), 1.0)
-    outputs_per_group = arrays["filter"].shape[0]
-    column_gradient = largest.get("out_grad", 0.0) * largest["filter"] * outputs_per_group
-    product = column_gradient * max(column, 1.0) * CORNERS * arrays["x"].shape[1]
-    limits = (dtype_info(dtype).largest, accumulated_limits(dtype)[1])
+    column_gradient = largest.get("out_grad", 0.0) * largest["filter"] * arrays["filter"].shape[0]
+    product = column_gradient * max(column, 1.0) * CORNERS * found.channels
+    most, most_summed = dtype_info(dtype).largest, accumulated_limits(dtype)[1]
     are_finite = all(map(isfinite, largest.values()))
-    if not are_finite or (column <= limits[0] and product <= limits[1]):
+    if not are_finite or (column <= most and product <= most_summed):
         return bounds
-    found: dict[str, Array | float] = {name: np.asarray(bound) for name, bound in bounds.items() if name in OUTPUTS}
-    return {name: overflowing(np.abs(bound), np.asarray(True)) for name, bound in found.items()}
+    if "out_grad" in arrays:
+        places = overflowing_gradients(arrays, found, most, most_summed)
+    else:
+        places = overflowing_outputs(arrays, found, most)
+    for name in places.keys() & bounds.keys():
+        bound = np.asarray(bounds[name])
+        bounds[name] = overflowing(np.abs(bound), places[name] | (bound < 0))
+    return bounds
 
 
 def work(shapes: Shapes, params: DeformableConvParams) -> Work:

@@ -144,6 +144,45 @@ def gradient_bounds(
     return sizes.by_name(arrays), wobbles.by_name(arrays)
 
 
+def overflowing_outputs(arrays: Mapping[str, Array], found: SamplingGeometry, largest: float) -> dict[str, Array]:
+    """By name, where the output has a column entry that may exceed `largest`; 0 times such an entry is NaN."""
+    where = np.zeros((found.batch, found.out_channels, found.pixels), np.bool_)
+    for piece in pieces(found):
+        at = piece.samples(arrays)
+        beyond = piece.columns(_sampled(piece, at, arrays)[0] > largest)
+        piece.of_output(where)[...] = np.any(beyond, axis=2, keepdims=True).transpose(0, 2, 1)
+    return {"out": where.reshape(found.out_shape)}
+
+
+def overflowing_gradients(
+    arrays: Mapping[str, Array], found: SamplingGeometry, largest: float, largest_sum: float
+) -> dict[str, Array]:
+    """By name, where a gradient has a column entry beyond `largest`, or a column gradient beyond `largest_sum`."""
+    weight = np.abs(_by_tap(found, arrays["filter"]))
+    counts = Gradients(found, weight.dtype)
+    for piece in pieces(found):
+        at, out_grad = piece.samples(arrays), np.abs(piece.of_output(arrays["out_grad"]))
+        column_grad = piece.parts(np.matmul(out_grad.transpose(0, 2, 1), weight))
+        sampled, products = _sampled(piece, at, arrays, column_grad)
+        columns, grads = sampled > largest, column_grad > largest_sum
+        touched = np.logical_or(np.max(columns | grads, axis=-1), np.max(products, axis=-1) > largest_sum)
+        counts.add_to_samples(piece, touched, [touched, touched])
+        counts.filter += np.max(piece.columns(columns), axis=1).reshape(found.groups, 1, found.taps, -1)
+        for part, places in enumerate(at.places):
+            spread = RowScatter(places, counts.x.shape[2])
+            counts.x[piece.image, part] += spread(grads[part].astype(weight.dtype), np.ones_like(at.weights[part]))
+    return {name: array > 0 for name, array in counts.by_name(arrays).items()}
+
+
+def _sampled(
+    piece: Piece, at: Samples, arrays: Mapping[str, Array], against: Array | None = None
+) -> tuple[Array, Array]:
+    """Magnitudes of samples before and after the mask, whichever is larger, and products as `blend` returns them."""
+    factors = (at.weights, np.maximum(np.abs(at.mask), 1))
+    (sampled,), products = blend(np.abs(piece.rows(arrays["x"])), at.places, [factors], against)
+    return sampled, products
+
+
 def _is_near_whole(fraction: Array, distance: Array) -> Array:
     """Whether a fraction is close to a whole number, but not equal to it."""
     from_whole = np.minimum(fraction, 1 - fraction)
