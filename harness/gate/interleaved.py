@@ -151,6 +151,8 @@ def measure_coarse(pool: WorkerPool, records: Sequence[JobRecord], effort: Effor
                 if base.size and base.size == head.size:
                     record.coarse.append(tuple(np.log(head / base).tolist()))
                     record.is_crowded = record.is_crowded or busy() > MOST_BUSY
+            for found in taken.values():
+                pool.clock.add(found.phases_s)
     pool.clock.blocks += len(SIDES)
     pool.clock.blocks_s += monotonic() - started
 
