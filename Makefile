@@ -65,10 +65,10 @@ demo.db: $(VENV)/.run $(wildcard tests/data/*/*.json)
 	$(BIN)/opgauge import --db sqlite:///demo.db $(sort $(wildcard tests/data/*/*.json))
 	-$(BIN)/opgauge project commits opgauge --db sqlite:///demo.db
 
-# A history for `make demo`: the latest commits that changed ops, on the CPU, with two planted slowdowns. About an hour.
+# A history for `make demo`: the latest commits that changed ops, on the CPU, with two planted slowdowns. Half an hour.
 history: $(VENV)/.run
 	rm -f tests/data/history/*.json
-	$(BIN)/python -m tools.history --commits 24 --plant mean:0.25:9:5 --plant sign:0.3:20:4
+	$(BIN)/python -m tools.history --commits 24 --plant lerp:0.25:9:5 --plant sign:0.3:20:4
 
 # Generated documentation, from the commands and the committed runs.
 docs: $(VENV)/.run

@@ -8,6 +8,7 @@ drift of the host is no trend of the code. A planted slowdown is written into th
 from __future__ import annotations
 
 import argparse
+import random
 import subprocess
 import sys
 import uuid
@@ -89,11 +90,12 @@ def main() -> None:
     options.out.mkdir(parents=True, exist_ok=True)
     with ExitStack() as stack:
         found = list(_checked_out(stack, listed, cases, options.plant))
+        rng = random.Random()  # noqa: S311  no secret
         for block in range(options.rounds):
-            # every second round runs backwards, so that a steady drift cancels
-            for place in range(len(found))[:: -1 if block % 2 else 1]:
-                print(f"round {block + 1}: {found[place].commit[:10]}", file=sys.stderr)  # noqa: T201
-                _measure(found[place], cases, limits, block)
+            # in random order: with any other, neighbours in the history share the drifts of the host
+            for one in rng.sample(found, len(found)):
+                print(f"round {block + 1}: {one.commit[:10]}", file=sys.stderr)  # noqa: T201
+                _measure(one, cases, limits, block)
         for place, one in enumerate(found):
             file = options.out / f"{place:02}-{one.commit[:10]}.json"
             file.write_text(as_json(whole_run(_run(one), one.results, {})), encoding="utf-8")

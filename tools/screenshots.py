@@ -14,7 +14,7 @@ from urllib.request import urlopen
 
 from playwright.sync_api import sync_playwright
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).resolve().parents[1]
 """Root of the repository."""
 FOLDER = ROOT / "docs" / "screenshots"
 """Folder of the pictures."""
