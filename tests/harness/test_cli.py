@@ -65,6 +65,8 @@ def test_export_and_import(measured: Path, tmp_path: Path) -> None:
     first = opgauge("export", "--format", "csv", db=measured).stdout
     assert first == opgauge("export", "--format", "csv", db=other).stdout
     assert "stored already" in opgauge("import", str(whole), db=other, code=2).stderr
+    opgauge("export", "--output", str(whole), db=measured)
+    assert "export them with --samples" in opgauge("import", str(whole), db=other, code=2).stderr
     whole.write_text("[]")
     assert "none of the files" in opgauge("import", str(whole), db=other, code=2).stderr
 
