@@ -65,6 +65,7 @@ def aa(
 
     Example: opgauge aa --runs 20 --tag smoke --op sign
     """
+    from opgauge.harness.gate.gate import Schedule
     from opgauge.harness.gate.record import BASE, HEAD
     from opgauge.harness.project import active
     from opgauge.harness.run.environment import commit
@@ -77,7 +78,7 @@ def aa(
     path = find_tree(tree or Path.cwd())
     active.build(path)
     same = Tree(path, commit(path), "this tree")
-    conditions = load_conditions(path, policy, schedule(pairs, most_pairs), block_s, threads, method)
+    conditions = load_conditions(path, policy, Schedule.of(pairs, most_pairs), block_s, threads, method)
     selection = gating.selected(
         paths=paths, cases=case, ops=op, tags=tag, dtypes=dtype, implementations=implementation, devices=device
     )
@@ -117,13 +118,6 @@ def write_recording(file: Path, runs: list[GateRun], tree: Path, environment: En
     cases = ",\n".join(json.dumps(one, allow_nan=False, ensure_ascii=False) for one in found.pop("cases"))
     head = json.dumps(found, indent=1, allow_nan=False, ensure_ascii=False).removesuffix("\n}")
     file.write_text(f'{head},\n "cases": [\n{cases}\n]}}\n', encoding="utf-8")
-
-
-def schedule(pairs: int | None, most_pairs: int) -> Schedule:
-    """The requested numbers of pairs."""
-    from opgauge.harness.gate.gate import Schedule
-
-    return Schedule.of(pairs, most_pairs)
 
 
 def load_conditions(

@@ -42,7 +42,7 @@ TreeOption = Annotated[
 BlockS = Annotated[float | None, typer.Option("--block-s", help="Seconds of sampling per side and pair.", min=0.001)]
 Pairs = Annotated[
     int | None,
-    typer.Option("--pairs", help="Initial pairs of processes. Default: 6 if interleaved, else 4.", min=1),
+    typer.Option("--pairs", help="Initial pairs of processes. Default: 4.", min=1),
 ]
 Threads = Annotated[int, typer.Option("--threads", help="Threads of each process on the CPU.", min=1)]
 Method = Annotated[

@@ -53,6 +53,7 @@ def inject(
 
     Example: opgauge inject --slowdown 0.05 --op sign
     """
+    from opgauge.harness.gate.gate import Schedule
     from opgauge.harness.project import active
     from opgauge.harness.run.environment import commit
     from opgauge.harness.run.tree import Tree, find_tree
@@ -65,7 +66,7 @@ def inject(
     active.build(path)
     own = Tree(path, commit(path), "this tree")
     conditions = by_time_alone(
-        aa.load_conditions(path, policy, aa.schedule(pairs, most_pairs), block_s, threads, method), among
+        aa.load_conditions(path, policy, Schedule.of(pairs, most_pairs), block_s, threads, method), among
     )
     selection = gating.selected(
         paths=paths, cases=case, ops=op, tags=tag, dtypes=dtype, implementations=implementation, devices=device

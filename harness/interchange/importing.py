@@ -47,9 +47,9 @@ def read_file(path: Path) -> Submission:
         raise ImportFileError(msg) from error
     tool, read = _reader(data)
     if read is None:
-        has_results = isinstance(data, list) and any(isinstance(row, dict) and "run" in row for row in data)
-        foreign = f"is none of the files that {KNOWN} write"
-        msg = f"{path} {'has results without samples: export them with --samples' if has_results else foreign}"
+        msg = f"{path} is none of the files that {KNOWN} write"
+        if isinstance(data, list) and any(isinstance(row, dict) and "run" in row for row in data):
+            msg = f"{path} has results without samples: export them with --samples"
         raise ImportFileError(msg)
     try:
         return read(data, path, content, written)

@@ -72,7 +72,7 @@ class _Times:
     proven_faster: bool = False
 
 
-def is_suspect(found: Comparison) -> bool:
+def is_suspect(found: Comparison | _Times) -> bool:
     """Whether a change beyond the threshold is probable enough that `same` is not claimed."""
     known = [one for one in (found.p_slower, found.p_faster) if one is not None]
     return bool(known) and min(known) < SUSPICION
@@ -272,9 +272,8 @@ def _verdict(entry: _Entry, times: _Times, calibration_shift: float) -> tuple[Ve
             return Verdict.UNDECIDED, doubt
         return (Verdict.SLOWER if times.proven_slower else Verdict.FASTER), Reason.BEYOND
     same_within = math.log1p(entry.rule.same_within)
-    suspect = min(times.p_slower, times.p_faster) < SUSPICION
     inside = -same_within < times.low and times.high < same_within
-    if inside and not suspect and len(entry.pairs) >= LEAST_PAIRS:
+    if inside and not is_suspect(times) and len(entry.pairs) >= LEAST_PAIRS:
         return Verdict.SAME, Reason.WITHIN
     return Verdict.UNDECIDED, _why_undecided(entry, times, same_within)
 

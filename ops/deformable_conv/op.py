@@ -265,10 +265,8 @@ def _with_partial(
         places = overflowing_gradients(arrays, found, most, most_summed)
     else:
         places = overflowing_outputs(arrays, found, most)
-    for name in places.keys() & bounds.keys():
-        bound = np.asarray(bounds[name])
-        bounds[name] = overflowing(np.abs(bound), places[name] | (bound < 0))
-    return bounds
+    allowed = {name: (np.asarray(bounds[name]), where) for name, where in places.items() if name in bounds}
+    return bounds | {name: overflowing(np.abs(one), where | (one < 0)) for name, (one, where) in allowed.items()}
 
 
 def work(shapes: Shapes, params: DeformableConvParams) -> Work:

@@ -125,14 +125,14 @@ def test_alarms_at_every_look_would_be_false() -> None:
     assert 5 < sum(in_line) < 40
 
 
+@pytest.mark.parametrize("schedule", [Schedule(4, 2, 10, 0), Schedule(4, 2, 10, 6)], ids=["ten", "sixteen"])
 @pytest.mark.parametrize("name", ["cpu", "h200"])
-def test_recorded_noise_raises_no_alarm(name: str) -> None:
+def test_recorded_noise_raises_no_alarm(name: str, schedule: Schedule) -> None:
     """Pairs of equal code drawn from recordings, older ones among them, raise no alarm in the gate's steps."""
     rng = np.random.default_rng(11)
     series = [one["pairs"] for one in json.loads((RECORDINGS / f"{name}.json").read_text())["cases"]]
-    series = [pairs for pairs in series if len(pairs) >= Schedule().total]
-    schedule = Schedule(4, 2, 10)
     most = schedule.total
+    series = [pairs for pairs in series if len(pairs) >= most]
     starts = [int(rng.integers(0, len(pairs) - most + 1)) for pairs in series]
     logs = np.log(np.array([pairs[start : start + most] for pairs, start in zip(series, starts, strict=True)]))
     found = decide(logs, schedule)
