@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from math import prod
+from math import gcd, prod
 from typing import Any
 
 from opgauge.ops._core.dtype import dtype_info
@@ -24,6 +24,8 @@ MOST_PARTIALS = 1 << 15
 """Maximum partial statistics that blocks of a shared channel publish; the workspace has room for them."""
 WIDTHS = {"float16": 8, "bfloat16": 8, "float32": 4, "float64": 2}
 """Candidate vector widths in elements, up to 16 bytes."""
+WIDEST, MOST_IMAGES = max(WIDTHS.values()), 8
+"""Elements of the widest vector; images that a single channel is divided into, if they are whole vectors."""
 
 
 def declare(name: str, default: int, candidates: tuple[int, ...], why: str) -> Parameter:
@@ -49,6 +51,10 @@ class View:
     def of(cls, shape: tuple[int, ...], axis: int) -> View:
         """The view of `shape` with channel axis `axis`."""
         axis %= len(shape)
+        if shape[axis] == 1:  # any division of a single channel is right; blocks of a cluster divide images
+            size = prod(shape)
+            images = gcd(size // WIDEST, MOST_IMAGES) if size % WIDEST == 0 else 1
+            return cls(images, 1, size // images)
         return cls(prod(shape[:axis]), shape[axis], prod(shape[axis + 1 :]))
 
     @property

@@ -14,7 +14,6 @@ from opgauge.ops._cuda.reduction.problem import (
     LINE_VECTORS,
     STREAMED_COLUMNS,
     STREAMED_ROWS,
-    THREADS,
     WARP,
     GpuSize,
     ReducePlan,
@@ -24,16 +23,18 @@ from opgauge.ops._cuda.reduction.problem import (
 from opgauge.ops._cuda.source import flag
 from opgauge.ops._cuda.struct import DIVISOR, pack
 
-COLUMN_THREADS, COLUMN_BLOCKS, COLUMN_BUSY = 512, 4, 1024
-"""reduce_columns_grid: maximum threads per block; sufficient blocks and threads per multiprocessor."""
+COLUMN_THREADS, COLUMN_BUSY = 256, 1024
+"""reduce_columns_grid: maximum threads per block; threads per multiprocessor above which each reads several vectors."""
 MOST_LANES = 64
-"""Maximum lanes along c per block; fewer lanes make more blocks."""
-COLUMN_LANES = (MOST_LANES, WARP, WARP // 2)
-MANY_PARTIALS = 32 * THREADS
-"""Partial results of one tile from which fewer, larger blocks share its columns: the last one merges them all. For 133
-columns of 76608 rows 295 blocks of 140 threads cost 55 %."""
-WHOLE_ROWS = 1024
-"""Maximum rows for which a block one cache line wide reduces whole columns (8 to 17 MB: splits cost 17 to 27 %)."""
+"""Maximum lanes along c per block."""
+FOLDED_LANES = 8
+"""Maximum lanes, per element of a vector, for narrow rows that are folded. Twice as many cost
+up to 10 %."""
+LANES, LEAST_LANES = (64, 32, 16, 8, 4, 2), 2
+"""Lanes of blocks that share a row, and the fewest: 32 bytes, a sector of the cache."""
+SPLIT_VECTORS, SPLIT_LANES, SPLIT_EACH, SPLIT_BLOCKS = 32, 8, 4, 2
+"""Vectors per thread from which several blocks share a column; their lanes, minimum vectors per thread, and number per
+multiprocessor: merging costs as much as reading 16 to 32 vectors."""
 SLAB_BYTES, SLAB_THREADS, SLAB_VECTORS = 16_384, 288, 64
 """reduce_slabs_block: maximum bytes of a slab's sums and threads per block, minimum vectors per slab."""
 COLUMN_STRUCT = np.dtype(
@@ -67,7 +68,7 @@ def _fold(problem: ReduceProblem, layout: Reduction) -> _Fold:
     if c % width == 0 and problem.shift == 0 and problem.wide_out:
         return _Fold(c, layout.length, 0, whole=True)
     group = width // gcd(c, width)
-    if c * group <= (MOST_LANES - 1) * width and layout.r1 >= group:
+    if c * group <= (FOLDED_LANES * width - 1) * width and layout.r1 >= group:
         return _Fold(c * group, layout.r1 // group, layout.r1 % group * c, whole=False)
     return _Fold(c, layout.r1, 0, whole=False)
 
@@ -82,17 +83,18 @@ def columns_plan(problem: ReduceProblem, layout: Reduction, device: GpuSize) -> 
     step = 1 if fold.whole or folded else width // gcd(layout.c, width)  # distance of rows of equal alignment
     all_vectors = layout.a * layout.b * rows * vectors
     each = max(1, min(8 if problem.itemsize == 4 else 4, -(-all_vectors // (COLUMN_BUSY * device.multiprocessors))))
-    lanes, splits, threads = _column_block(vectors, rows, each, layout, device, step)
+    choice = (vectors,) if folded else _lane_choice(vectors, further, COLUMN_THREADS // step)
+    lanes, splits = _column_block(choice, vectors, rows, layout, device)
     tile = fold.columns if lanes == vectors else (lanes - further) * width
     tiles = -(-fold.columns // tile)
     share = -(-rows // (splits * step)) * step
     splits = -(-rows // share)
-    down = _rows_of_block(min(share, rows), lanes, threads, step, each)
+    down = _rows_of_block(min(share, rows), lanes, step, each)
     in_warp = WARP // lanes if lanes < WARP and lanes & (lanes - 1) == 0 and step == 1 else 1
     if down % in_warp:
         in_warp = 1
     outer = layout.a * layout.b * tiles
-    depth = 1 if splits > 1 else max(1, min(threads // (lanes * down), outer // device.multiprocessors, 64))
+    depth = 1 if splits > 1 else max(1, min(COLUMN_THREADS // (lanes * down), outer // device.multiprocessors, 64))
     numbers = {
         "stride_a": layout.length * layout.b * layout.c,
         "stride_r1": fold.columns if layout.r2 == layout.b == 1 else layout.b * layout.r2 * layout.c,
@@ -115,41 +117,40 @@ def columns_plan(problem: ReduceProblem, layout: Reduction, device: GpuSize) -> 
     return ReducePlan("reduce_columns_grid", template, grid, block, arguments, reason, "counters")
 
 
-def _rows_of_block(rows: int, lanes: int, threads: int, step: int, in_flight: int) -> int:
+def _rows_of_block(rows: int, lanes: int, step: int, in_flight: int) -> int:
     """Threads along the rows: enough to have all rows in flight, within the limit; whole steps, or whole warps."""
-    most = max(1, threads // lanes)
+    most = max(1, COLUMN_THREADS // lanes)
     wanted = min(most, -(-rows // in_flight))
     if lanes < WARP and lanes & (lanes - 1) == 0 and step == 1 and wanted > WARP // lanes:
         wanted -= wanted % (WARP // lanes)
     return rows if rows <= min(step, most) else max(step, wanted // step * step)
 
 
-def _column_block(
-    vectors: int, rows: int, in_flight: int, layout: Reduction, device: GpuSize, step: int
-) -> tuple[int, int, int]:
-    """Lanes along the columns, splits per column, threads per block.
+def _lane_choice(vectors: int, further: int, most: int) -> tuple[int, ...]:
+    """Possible lanes of a block, up to `most`, widest first: all `vectors` of a row, or a part of them."""
+    most = min(MOST_LANES, most)
+    parts = (lanes for lanes in LANES if LEAST_LANES << further <= lanes < vectors and lanes <= most)
+    return (vectors, *parts) if vectors <= most else tuple(parts)
 
-    One block covers all of a few columns, so that consecutive rows are read without a gap.
+
+def _column_block(
+    choice: tuple[int, ...], vectors: int, rows: int, layout: Reduction, device: GpuSize
+) -> tuple[int, int]:
+    """Lanes along the columns, of `choice`, widest first, and splits per column.
+
+    The most lanes that leave a block for three of four multiprocessors. Blocks share a column only if its rows would
+    keep each thread busy for long.
     """
-    outer = layout.a * layout.b
-    target = (COLUMN_BLOCKS if rows > WHOLE_ROWS else 1.5) * device.multiprocessors
-    choice = tuple(min(lanes, vectors) for lanes in COLUMN_LANES) if vectors > MOST_LANES else (vectors,)
-    for lanes in choice:
-        if outer * -(-vectors // lanes) >= target:
-            return lanes, 1, THREADS
-    line = min(LINE_VECTORS, vectors) if vectors > MOST_LANES else vectors
-    if rows <= WHOLE_ROWS and outer * -(-vectors // line) >= 3 * device.multiprocessors // 4:
-        return line, 1, COLUMN_THREADS
-    for lanes in choice:
-        blocks = outer * -(-vectors // lanes)
-        each = max(step, THREADS // lanes)
-        most = max(1, min(most_splits(layout.count, layout.length), rows // (min(4, in_flight) * each)))
-        if blocks * most >= target:
-            break
-    splits = max(1, min(most, COLUMN_BLOCKS * device.multiprocessors // blocks))
-    if lanes == vectors and splits * layout.c > MANY_PARTIALS:
-        return lanes, min(splits, max(1, 2 * device.multiprocessors // blocks)), COLUMN_THREADS
-    return lanes, splits, THREADS if blocks * splits >= device.multiprocessors else COLUMN_THREADS
+    blocks = {lanes: layout.a * layout.b * -(-vectors // lanes) for lanes in choice}
+    enough = 3 * device.multiprocessors // 4
+    lanes = next((lanes for lanes in choice if blocks[lanes] >= enough), choice[-1])
+    if rows * lanes < SPLIT_VECTORS * COLUMN_THREADS:
+        return lanes, 1
+    enough *= SPLIT_BLOCKS
+    lanes = next((lanes for lanes in choice if lanes <= SPLIT_LANES or blocks[lanes] >= enough), choice[-1])
+    wanted = SPLIT_BLOCKS * device.multiprocessors // blocks[lanes]
+    each = rows * lanes // (SPLIT_EACH * COLUMN_THREADS)
+    return lanes, max(1, min(wanted, each, most_splits(layout.count, layout.length)))
 
 
 def slabs_plan(problem: ReduceProblem, layout: Reduction, device: GpuSize) -> ReducePlan | None:

@@ -51,7 +51,7 @@ LANES_VECTORS = 16
 """Maximum vectors per thread, over all tensors, for which one block reduces a row however few rows there are: partial
 results of two blocks cost as much as 8 to 16 vectors."""
 ROW_OF_BLOCK = 8
-"""Maximum vectors per thread for which one block reduces a row, if there is a row for each multiprocessor."""
+"""Maximum vectors per thread for which one block reduces a row, if there is one for three of four multiprocessors."""
 MANY_BYTES = 384 << 20
 """Size of a tensor above which rows are shared by the resident blocks only; pairs of tensors by twice as many."""
 ONCE_BYTES, ONCE_EACH, ONCE_BLOCKS, ONE_ROW_BLOCKS = 32 << 20, 2, 14 << 10, 9 << 10
@@ -187,7 +187,7 @@ def _grid(problem: ReduceProblem, rows: int, length: int, device: GpuSize) -> Re
     most = min(most_splits(rows, length), length * (1 + paired) // (width * THREADS * MINIMUM_VECTORS))
     most = min(most, length // (width * THREADS), LARGEST_GRID)
     resident = GRID_RESIDENT - (problem.itemsize == 8)  # power of a double
-    one_block = rows >= device.multiprocessors and length <= ROW_OF_BLOCK * width * THREADS
+    one_block = rows >= 3 * device.multiprocessors // 4 and length <= ROW_OF_BLOCK * width * THREADS
     one_block |= problem.light and length * (1 + paired) <= LANES_VECTORS * width * THREADS
     if most < 2 or rows >= resident * device.multiprocessors or one_block:
         return None

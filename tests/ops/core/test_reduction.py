@@ -13,7 +13,7 @@ from opgauge.ops import find_kernel
 from opgauge.ops._core.axes import as_reduction, merge_axes, reduction_steps
 from opgauge.ops._core.errors import AxisError
 from opgauge.ops._cuda.reduction import elements, launch, plan
-from opgauge.ops._cuda.reduction.columns import COLUMN_THREADS
+from opgauge.ops._cuda.reduction.columns import COLUMN_THREADS, SPLIT_LANES
 from opgauge.ops._cuda.reduction.problem import (
     GRID_RESIDENT,
     LARGEST_GRID,
@@ -187,7 +187,7 @@ def test_a_shape_has_its_kernel(shape: Shape, axes: Shape, width: int, kernel: s
     assert str(found).endswith(found.reason)
 
 
-@pytest.mark.parametrize(("shape", "width"), [((64, 1024), 4), ((129, 2048), 8), ((1, 512), 2), ((9, 512), 2)])
+@pytest.mark.parametrize(("shape", "width"), [((64, 1024), 4), ((129, 2048), 8), ((200, 512), 2)])
 def test_small_rows_get_lanes_while_multiprocessors_are_idle(shape: Shape, width: int) -> None:
     """Few rows are divided among more lanes until a lane has four vectors, or two of doubles."""
     found = planned(shape, (1,), width)
@@ -195,12 +195,22 @@ def test_small_rows_get_lanes_while_multiprocessors_are_idle(shape: Shape, width
     assert int(found.numbers[-1]) == shape[1] // width // (2 if width == 2 else 4)
 
 
-def test_few_partial_results_of_columns_are_left_to_the_last_block() -> None:
-    """Long columns of one tile are shared by few large blocks, since one block merges all their partial results."""
+def test_blocks_that_share_long_columns_are_narrow() -> None:
+    """Each of many narrow blocks merges the partial results of its own columns."""
     found = planned((9, 64, 133, 133), (0, 1, 2))
     assert found.kernel == "reduce_columns_grid"
     assert DEVICE.multiprocessors <= prod(found.grid) <= 2 * DEVICE.multiprocessors
-    assert prod(found.block) > THREADS
+    assert found.block[0] == SPLIT_LANES
+    assert prod(found.block) == THREADS
+
+
+@pytest.mark.parametrize(("shape", "width"), [((500, 1536), 8), ((500, 256), 4), ((16, 1000, 64), 4)])
+def test_columns_are_not_split_while_their_rows_are_few(shape: Shape, width: int) -> None:
+    """Narrow blocks take whole columns: partial results would cost more than the reads."""
+    found = planned(shape, (len(shape) - 2,), width)
+    assert (found.kernel, found.grid[1]) == ("reduce_columns_grid", 1)
+    assert found.block[0] < 8
+    assert prod(found.block) == THREADS
 
 
 def test_expensive_elements_are_shared_by_blocks() -> None:
