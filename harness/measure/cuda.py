@@ -14,7 +14,7 @@ from contextlib import ExitStack, contextmanager
 from importlib import import_module
 from pathlib import Path
 from statistics import median
-from time import perf_counter
+from time import perf_counter, perf_counter_ns
 from typing import Any
 
 import numpy as np
@@ -42,6 +42,8 @@ READ_BYTES, READ_THREADS, READ_BLOCKS = 16, 512, 4
 """Bytes per load, threads per block and blocks per multiprocessor of the kernel that reads."""
 LATE_NS, LATE_SHARE = 50_000.0, 0.1
 """Longest wait for the device after the timed stream has ended, unless other streams are busy."""
+LATE_TIMES, IDLE_WAITS = 2, 3
+"""Least ratio of such a wait to the longest of a few waits for an idle device."""
 
 
 PAGE_BYTES, PLACE_BYTES = 2 << 20, 4 << 10
@@ -246,10 +248,25 @@ class CudaTimer:
         return samples
 
     def _is_late(self, elapsed_ns: float) -> bool:
-        """Whether the device is still busy after the timed stream has ended."""
-        before = perf_counter()
+        """Whether the device is still busy after the timed stream has ended.
+
+        Where others use the device or the host, waits without any work are long too.
+        """
+        waited_ns = self._device_wait_ns()
+        if waited_ns <= max(LATE_NS, LATE_SHARE * elapsed_ns):
+            return False
+        return waited_ns > LATE_TIMES * max(self._idle_wait_ns() for _ in range(IDLE_WAITS))
+
+    def _idle_wait_ns(self) -> float:
+        """Wait for the device after a stream without work has ended."""
+        self._stop.record(self._stream)
+        self._stop.synchronize()
+        return self._device_wait_ns()
+
+    def _device_wait_ns(self) -> float:
+        before = perf_counter_ns()
         self._device.synchronize()
-        return (perf_counter() - before) * 1e9 > max(LATE_NS, LATE_SHARE * elapsed_ns)
+        return perf_counter_ns() - before
 
     def _hot(self, call: Bound, cold_ns: float, limits: Limits, names: tuple[str, ...] | None) -> float | None:
         """Time of one call among many with warm caches, by a graph or back to back; None if it launches nothing."""

@@ -10,7 +10,7 @@ from typing import Any, Self
 import numpy as np
 import pytest
 
-from opgauge.harness.measure import Limits
+from opgauge.harness.measure import Limits, UnfinishedError
 from opgauge.harness.measure.cuda import PAGE_BYTES, PLACE_BYTES, CudaTimer
 from opgauge.harness.measure.graphs import EMPTY_CALLS, STAMPS
 from opgauge.harness.result.result import Footprint
@@ -47,10 +47,11 @@ class FakeCuda:
         self.uint8, self.float32 = np.uint8, np.float32
         self.capturing = True
         self.elapsed_ms = 0.01
+        self.now_ns = self.idle_ns = self.late_ns = 0
         runtime = SimpleNamespace(getDevice=lambda: 0)
         self.cuda = SimpleNamespace(
             Device=lambda index: self._context(
-                attributes={"L2CacheSize": 50 << 20, "MultiProcessorCount": 132}, synchronize=lambda _: None
+                attributes={"L2CacheSize": 50 << 20, "MultiProcessorCount": 132}, synchronize=self._wait
             ),
             Stream=lambda non_blocking: self,
             Event=lambda: SimpleNamespace(record=self._note("event"), synchronize=self._note("wait"), done=False),
@@ -59,6 +60,10 @@ class FakeCuda:
             runtime=runtime,
         )
         self.ptr = 0
+
+    def _wait(self, *_: object) -> None:
+        """Wait for the device: as long as for an idle one, and for what the last call left elsewhere."""
+        self.now_ns += self.idle_ns + self.late_ns * (self.log[-3:] == ["call", "event", "wait"])
 
     def _note(self, word: str) -> Callable[..., None]:
         return lambda *_: self.log.append(word)
@@ -181,6 +186,19 @@ def test_a_cold_sample_flushes_spins_and_is_between_events(fake: FakeCuda) -> No
     assert measured.timer == "cuda-event-cold/2"
     assert measured.peak_bytes == 0
     assert measured.footprint == Footprint(launches=None, kernels=None, allocations=0)
+
+
+@pytest.mark.parametrize(
+    ("late_ns", "idle_ns", "flagged"), [(0, 5_000, False), (200_000, 5_000, True), (0, 200_000, False)]
+)
+def test_work_that_is_left_is_told_from_a_busy_host(
+    fake: FakeCuda, monkeypatch: pytest.MonkeyPatch, late_ns: int, idle_ns: int, *, flagged: bool
+) -> None:
+    """Waits for the device after each call are compared with waits for an idle one, which others make long."""
+    monkeypatch.setattr("opgauge.harness.measure.cuda.perf_counter_ns", lambda: fake.now_ns)
+    fake.late_ns, fake.idle_ns = late_ns, idle_ns
+    with pytest.raises(UnfinishedError, match="another stream") if flagged else nullcontext():
+        measure(fake)
 
 
 def test_the_hot_figure_is_a_graphs(fake: FakeCuda, monkeypatch: pytest.MonkeyPatch) -> None:
