@@ -2,6 +2,7 @@
 
 Compiles all by all CPUs, measures the same cases on one GPU, on both and on one again, and prints the wall times, the
 ratio of every trial's medians, and the result of the gate on equal trees on the first GPU while the second measures.
+`--runs 0` leaves out the gate and the second run on one GPU.
 `--cpu` takes processes of the CPU instead, which tests the script on a host without GPUs and says nothing about GPUs.
 """
 
@@ -142,16 +143,19 @@ def main() -> None:
     trials = plan(chosen_cases(given.cases), implementations=IMPLEMENTATIONS, devices=[device])
     compile_all(trials, cpu_count() or 1, open_progress("plain", quiet=True)(len(trials)))
     walls, times = [], []
-    for devices in ([0], [0, 1], [0]):
+    for devices in ([0], [0, 1], [0])[: 3 if given.runs else 2]:
         with cluster(devices, cpu=given.cpu) as client:
             wall_s, found = measure(client, trials, given.budget)
         walls.append(wall_s)
         times.append(found)
         typer.echo(f"{len(devices)} device(s): {len(found)} of {len(trials)} trials in {wall_s:.1f} s")
-    same, spread = pair(times[0], times[2]), pair(times[0], times[1])
-    typer.echo(f"wall time, one over two: {sqrt(walls[0] * walls[2]) / walls[1]:.2f} (goal {GOAL})")
-    typer.echo(f"one device twice:  {same.trials} trials, typical {same.typical:.4f}, 5-95 % {same.spread}")
-    typer.echo(f"two devices / one: {spread.trials} trials, typical {spread.typical:.4f}, 5-95 % {spread.spread}")
+    once = walls[0] if len(walls) == 2 else sqrt(walls[0] * walls[2])
+    typer.echo(f"wall time, one over two: {once / walls[1]:.2f} (goal {GOAL})")
+    for name, found in zip(("two devices / one", "one device twice "), times[1:], strict=False):
+        pairing = pair(times[0], found)
+        typer.echo(f"{name}: {pairing.trials} trials, typical {pairing.typical:.4f}, 5-95 % {pairing.spread}")
+    if not given.runs:
+        return
     selection = Selection(ops=("sign",), tags=("smoke",), devices=(device,))
     typer.echo(check_gate(trials, selection, given.runs, given.budget, cpu=given.cpu))
 
