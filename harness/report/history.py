@@ -1,4 +1,4 @@
-"""History of a case: one point per run, in order of time, and its changes of level.
+"""History of a case: one point per run, in order of commits, and its changes of level.
 
 A series is a case by one implementation on one device of machines with the same hard entries. On a branch: only runs of
 commits that are on it, or that name it themselves.
@@ -36,7 +36,7 @@ class SeriesPoint:
 
 @dataclass(frozen=True, slots=True)
 class Series:
-    """Points in order of time. machine: entries that decide whether times are comparable, in words."""
+    """Points in order of commits, then of runs. machine: entries that decide whether times are comparable, in words."""
 
     subject: Subject
     machine: str
@@ -138,5 +138,9 @@ def _is_on(run: RunInfo, branch: str, commits: Collection[str]) -> bool:
 
 
 def _points(times: dict[int, list[float]], runs: dict[int, RunInfo]) -> tuple[SeriesPoint, ...]:
-    ordered: Iterable[RunInfo] = sorted((runs[key] for key in times), key=lambda run: (run.started, run.key))
+    ordered: Iterable[RunInfo] = sorted((runs[key] for key in times), key=_order)
     return tuple(SeriesPoint(run.id, run.commit, run.started, median(times[run.key])) for run in ordered)
+
+
+def _order(run: RunInfo) -> tuple[datetime, datetime, int]:
+    return run.committed or run.started, run.started, run.key

@@ -49,12 +49,11 @@ def gate(*arguments: str, db: Path, codes: tuple[int, ...]) -> str:
     return done.stdout + done.stderr
 
 
-def keep_runs(db: Path, times_ns: Sequence[float], here: Environment, branch: str = "trunk") -> None:
+def keep_runs(db: Path, times_ns: Sequence[float], here: Environment, branch: str = "trunk", **soft: str) -> None:
     """A run for each time."""
     with Store.open(f"sqlite:///{db}") as store:
         for number, time_ns in enumerate(times_ns):
-            soft = {"commit": f"{number:040x}", "branch": branch}
-            run = store.begin_run(replace(here, soft=soft))
+            run = store.begin_run(replace(here, soft={"commit": f"{number:040x}", "branch": branch, **soft}))
             measurement = Measurement((time_ns,), "test", 1)
             store.add_result(run, Result(Trial(CASE, "optimized", "cpu", "cpu"), Status.OK, measurement=measurement))
             store.finish_run(run)
@@ -104,6 +103,18 @@ def test_history_names_the_run_where_the_level_changed(tmp_path: Path) -> None:
         assert not found[1].changes()
         with pytest.raises(NothingError):
             find_series(store.engine, "lerp")
+
+
+def test_history_is_in_the_order_of_commits(tmp_path: Path) -> None:
+    """Whatever order the commits are measured in, the level changes at the commit that changed it."""
+    db = tmp_path / "runs.db"
+    for number in (7 * place % 24 for place in range(24)):
+        soft = {"commit": f"{number:040x}", "commit_time": f"2026-11-{1 + number:02}T00:00:00+00:00"}
+        keep_runs(db, [1000.0 + 7 * number % 5 + 100.0 * (number >= 12)], Environment({"cpu.model": "m"}, {}), **soft)
+    with Store.open(f"sqlite:///{db}") as store:
+        (found,) = find_series(store.engine, "sign/sizes*")
+    assert [int(point.commit, 16) for point in found.points] == list(range(24))
+    assert [change.index for change in found.changes()] == [12]
 
 
 def test_bounds_of_a_share() -> None:
