@@ -117,16 +117,20 @@ def memory_counter(xp: Any) -> Any:
 
     class Counter(xp.cuda.MemoryHook):  # type: ignore[misc]
         name = "opgauge"
-        live = 0
         count = 0
         peak = 0
 
-        def malloc_postprocess(self, *, mem_size: int, **_: object) -> None:
+        def __init__(self) -> None:
+            self._held: dict[int, int] = {}
+            self.live = 0
+
+        def malloc_postprocess(self, *, mem_size: int, mem_ptr: int, **_: object) -> None:
+            self._held[mem_ptr] = mem_size
             self.live += mem_size
             self.count += 1
             self.peak = max(self.peak, self.live)
 
-        def free_postprocess(self, *, mem_size: int, **_: object) -> None:
-            self.live -= mem_size
+        def free_postprocess(self, *, mem_ptr: int, **_: object) -> None:
+            self.live -= self._held.pop(mem_ptr, 0)  # what was allocated before is not counted
 
     return Counter()

@@ -269,12 +269,13 @@ def test_throttled_samples_are_dropped_and_counted(fake: FakeCuda) -> None:
 
 
 def test_a_hook_counts_what_is_held_at_a_time(fake: FakeCuda) -> None:
-    """The peak of allocations is the most held at once, not their sum."""
+    """The peak of allocations is the most held at once, not their sum; those of others may be freed meanwhile."""
     from opgauge.harness.measure.footprint import memory_counter
 
     counter = memory_counter(fake)
-    counter.malloc_postprocess(mem_size=512, device_id=0)
-    counter.malloc_postprocess(mem_size=1024, device_id=0)
-    counter.free_postprocess(mem_size=512, device_id=0)
-    counter.malloc_postprocess(mem_size=256, device_id=0)
+    counter.free_postprocess(mem_size=2048, mem_ptr=9, device_id=0)
+    counter.malloc_postprocess(mem_size=512, mem_ptr=1, device_id=0)
+    counter.malloc_postprocess(mem_size=1024, mem_ptr=2, device_id=0)
+    counter.free_postprocess(mem_size=512, mem_ptr=1, device_id=0)
+    counter.malloc_postprocess(mem_size=256, mem_ptr=1, device_id=0)
     assert (counter.peak, counter.live, counter.count) == (1536, 1280, 3)
