@@ -16,6 +16,7 @@ from opgauge.ops._core.kernel import Bound
 from opgauge.ops._core.op import Shapes
 from opgauge.ops._core.plans import announce
 from opgauge.ops._core.registry import kernel
+from opgauge.ops._cuda.blas import multiply_stacks
 from opgauge.ops._cuda.gemm.launch import multiply
 from opgauge.ops._cuda.gemm.problem import TRANSPOSE, GemmProblem, Matrix
 from opgauge.ops._cuda.gemm.select import supported, workspace_bytes
@@ -203,23 +204,14 @@ def _by_columns(
 
 def _multiply_by_blas(found: ConvGeometry, dy: Any, weight: Any, columns: Any) -> Bound:
     """Like `_product`, by the BLAS."""
-    xp = namespace(dy)
-    wide, groups = columns.dtype, found.groups
-    out_each = found.out_channels // groups
-    shape = (groups, out_each, -1)
-
-    def run() -> None:
-        given, matrix = dy.astype(wide, copy=False), weight.astype(wide, copy=False).reshape(shape)
-        if found.channels_last:
-            rows = given.reshape(-1, groups, out_each).transpose(1, 0, 2)
-            result = columns.reshape(rows.shape[1], groups, -1)
-            result[...] = xp.matmul(rows, matrix).transpose(1, 0, 2)
-        else:
-            images = given.reshape(found.batch, groups, out_each, -1)
-            result = columns.reshape(found.batch, groups, -1, images.shape[3])
-            result[...] = xp.matmul(matrix.transpose(0, 2, 1), images)
-
-    return run
+    groups, batch = found.groups, found.batch
+    each, pixels = found.out_channels // groups, prod(found.out_size)
+    matrix = weight.reshape(1, groups, each, -1)
+    if found.channels_last:
+        rows, result = (array.reshape(1, batch * pixels, groups, -1).swapaxes(1, 2) for array in (dy, columns))
+        return multiply_stacks(rows, matrix, result)
+    images, result = (array.reshape(batch, groups, -1, pixels) for array in (dy, columns))
+    return multiply_stacks(matrix.swapaxes(2, 3), images, result)
 
 
 def _columns(found: ConvGeometry) -> Any:

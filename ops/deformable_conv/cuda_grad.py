@@ -16,6 +16,7 @@ from opgauge.ops._core.kernel import Bound
 from opgauge.ops._core.op import Shapes
 from opgauge.ops._core.plans import announce
 from opgauge.ops._core.registry import kernel
+from opgauge.ops._cuda.blas import multiply_stacks
 from opgauge.ops._cuda.gemm.launch import multiply
 from opgauge.ops._cuda.gemm.problem import SPLITS, GemmProblem, Matrix
 from opgauge.ops._cuda.gemm.select import supported, workspace_bytes
@@ -50,7 +51,8 @@ class _Buffers:
         wide, in_16_bits = dtype_info(info.accumulate).itemsize, info.accumulate != self.dtype
         chunks = grid_of(found, found.batch)[0][2] // found.deformable_groups
         sums = PARTS * chunks * found.batch * found.deformable_groups * found.taps * found.pixels
-        directly = found.out_channels * found.depth * _filter_splits(found) * wide if few(found) else 0
+        splits = _filter_splits(found) if few(found) else found.batch * (not supported(self.dtype, self.gpu))
+        directly = found.out_channels * found.depth * splits * wide
         exact = (
             found.samples * wide,
             sums * wide,
@@ -102,15 +104,10 @@ def _column_grad(found: SamplingGeometry, filter: Any, out_grad: Any, to: Any) -
         size = (rows, found.batch * pixels, each)
         problem = GemmProblem(filter.dtype.name, to.dtype.name, size, a, b, d, found.groups)
         return multiply(problem, filter, out_grad, to)
-    xp = namespace(filter)
     target = to[: found.samples].reshape(found.batch, found.groups, rows, pixels)
 
-    def run() -> None:
-        matrix = filter.astype(to.dtype, copy=False).reshape(found.groups, each, rows).transpose(0, 2, 1)
-        given = out_grad.astype(to.dtype, copy=False).reshape(found.batch, found.groups, each, pixels)
-        target[...] = xp.matmul(matrix, given)
-
-    return run
+    matrix = filter.reshape(1, found.groups, each, rows).swapaxes(2, 3)
+    return multiply_stacks(matrix, out_grad.reshape(found.batch, found.groups, each, pixels), target)
 
 
 def _by_image(found: SamplingGeometry, channels: int, *, k_major: bool = False) -> Matrix:
@@ -134,15 +131,14 @@ def _filter_grad_directly(found: SamplingGeometry, columns: Any, out_grad: Any, 
     rows, splits, kind = outs // found.groups, _filter_splits(found), ctype(to)
     share = -(-pixels // splits)
     function = SOURCE.function(f"filter_grad<{kind}, {kind}, {FILTER_ROWS}>")
-    add = SOURCE.function(f"add_splits<{kind}>")
     sums = workspace.view(dtype_info(dtype_info(to.dtype.name).accumulate).numpy)
     numbers = (*map(np.int32, (pixels, share, outs, rows)), divisor(depth), divisor(found.pixels))
     grid = (found.channels * found.taps, splits, -(-rows // FILTER_ROWS))
-    add_grid, add_numbers = (-(-to.size // THREADS),), (np.int64(to.size), np.int32(splits))
+    add = _add_splits(sums, to, splits)
 
     def run() -> None:
         function(grid, (THREADS,), (out_grad, columns, sums, *numbers))
-        add(add_grid, (THREADS,), (sums, to, *add_numbers))
+        add()
 
     return run
 
@@ -154,14 +150,24 @@ def _filter_grad(found: SamplingGeometry, columns: Any, out_grad: Any, to: Any, 
     each, pixels, rows = found.out_channels // found.groups, found.pixels, found.depth
     if supported(to.dtype.name, current_gpu()):
         return multiply(_filter_product(found, to.dtype.name), out_grad, columns, to, None, workspace)
-    xp, wide = namespace(to), dtype_info(dtype_info(to.dtype.name).accumulate).numpy
-    given = columns[: found.samples].reshape(found.batch, found.groups, rows, pixels).transpose(0, 1, 3, 2)
+    wide = dtype_info(dtype_info(to.dtype.name).accumulate).numpy
+    sums = workspace.view(wide)[: found.batch * to.size].reshape(found.batch, found.groups, each, rows)
+
+    grads = out_grad.reshape(found.batch, found.groups, each, pixels)
+    samples = columns[: found.samples].reshape(found.batch, found.groups, rows, pixels).swapaxes(2, 3)
+    multiply_all, add = multiply_stacks(grads, samples, sums), _add_splits(sums, to, found.batch)
 
     def run() -> None:
-        grads = out_grad.astype(wide, copy=False).reshape(found.batch, found.groups, each, pixels)
-        to[...] = xp.matmul(grads, given.astype(wide, copy=False)).sum(axis=0).reshape(to.shape)
+        multiply_all()
+        add()
 
     return run
+
+
+def _add_splits(sums: Any, to: Any, splits: int) -> Bound:
+    function = SOURCE.function(f"add_splits<{ctype(to)}>")
+    grid, arguments = (-(-to.size // THREADS),), (sums, to, np.int64(to.size), np.int32(splits))
+    return lambda: function(grid, (THREADS,), arguments)
 
 
 def _fold(

@@ -28,8 +28,10 @@ from opgauge.harness.worker.inputs import Inputs
 from opgauge.harness.worker.verify import expect
 from opgauge.ops import Bound, Kernel, find_kernel
 from opgauge.ops._core import tuning
+from opgauge.ops._cuda import blas
 from opgauge.ops._cuda import source as source_module
 from opgauge.ops._cuda.source import INCLUDE, CudaSource
+from tests.emulation.cublas import emulated_cuda
 
 HERE = Path(__file__).parent
 MODEL, CAPABILITY = "NVIDIA H200", "90"
@@ -182,6 +184,7 @@ def emulated(folder: Path) -> Iterator[Emulator]:
     with pytest.MonkeyPatch.context() as patch:
         runtime = SimpleNamespace(getDevice=lambda: 0)
         patch.setattr(source_module, "cupy", lambda: SimpleNamespace(cuda=SimpleNamespace(runtime=runtime)))
+        patch.setattr(blas, "cupy", lambda: SimpleNamespace(cuda=emulated_cuda()))
         patch.setattr(source_module, "_attribute", lambda device, name: ATTRIBUTES[name])
         patch.setattr(source_module, "_capability", lambda device: CAPABILITY)
         patch.setattr(CudaSource, "function", function)
