@@ -27,6 +27,8 @@ TASKS = 4
 """Minimum tasks per thread."""
 STEP_BYTES = 1 << 18
 """Bytes of the columns and results of small images that are computed in one step."""
+FEW_PIXELS, MANY_PIXELS, MOST_STEP_BYTES = 12, 64, 1 << 26
+"""Pixels of an image below which images share a product; pixels of a step that may take more bytes; their maximum."""
 PACKED_AT_ONCE = 8
 MOST_PRODUCTS, FEWEST_GROUPS = 32, 8
 """Channels of dx times channels of dy per group up to which multiply-adds tap by tap beat a matrix product;
@@ -63,8 +65,10 @@ def conv_data_grad(
     found = geometry(x_like.shape, filter.shape, ConvDataGradParams(**options))
     wide = np.dtype(np.float32) if dy.dtype.itemsize == HALF_BYTES else dy.dtype
     tensors = Tensors(dy, filter, out["dx"], add_to_output, wide)
-    if dy.size and filter.size and found.groups == 1 and {*found.strides} == {1}:
-        return (_by_pixels if found.is_pointwise and not found.channels_last else _by_rows)(found, tensors)
+    by_pixels = found.is_pointwise and not found.channels_last
+    many = not by_pixels or found.batch == 1 or prod(found.size) >= FEW_PIXELS
+    if dy.size and filter.size and many and found.groups == 1 and {*found.strides} == {1}:
+        return (_by_pixels if by_pixels else _by_rows)(found, tensors)
     if dy.size and filter.size and _small_groups(found):
         return _directly(found, tensors)
     return (_columns_last if found.channels_last else _columns_first)(found, tensors)
@@ -250,7 +254,7 @@ def _rows(weight: Any, found: ConvGeometry, wide: Any) -> Any:
     """The filter, channels first, as (groups, C / groups * taps, Co / groups)."""
     first = np.moveaxis(weight, -1, 1) if found.channels_last else weight
     grouped = first.astype(wide, copy=False).reshape(found.groups, found.out_channels // found.groups, -1)
-    return np.ascontiguousarray(grouped.transpose(0, 2, 1))
+    return grouped.transpose(0, 2, 1)
 
 
 def _some_images(found: ConvGeometry, threads: int, rows: Any, dy: Any, addend: Any, dx: Any) -> None:
@@ -259,16 +263,32 @@ def _some_images(found: ConvGeometry, threads: int, rows: Any, dy: Any, addend: 
 
     given = dy.reshape(len(dy), found.groups, found.out_channels // found.groups, -1)
     if found.is_pointwise:
-        np.matmul(rows, given, out=dx.reshape(len(dy), found.groups, -1, given.shape[3]))
+        _columns_of(rows, given, dx.reshape(len(dy), found.groups, -1, given.shape[3]))
         if addend is not None:
             jit.add_in_place.on(threads)(dx.reshape(-1), addend.reshape(-1))
         return
     sizes = (*_three(found.size, 1), *_three(found.kernel, 1), *_three(found.out_size, 1))
-    column = np.matmul(rows, given).reshape(-1)
+    column = _columns_of(rows, given).reshape(-1)
     added = np.empty(0, dx.dtype) if addend is None else addend.reshape(-1)
     strides, padding, dilation = _three(found.strides, 1), _three(found.padding, 0), _three(found.dilation, 1)
     planes = len(dy) * found.channels * sizes[0]
     jit.fold.on(threads)(column, added, dx.reshape(-1), planes, sizes, strides, padding, dilation)
+
+
+def _columns_of(rows: Any, given: Any, out: Any = None) -> Any:
+    """Products (images, groups, C / groups * taps, pixels), by BLAS.
+
+    Images of so few pixels that each would read the filter for little share one product.
+    """
+    images, groups, outs, pixels = given.shape
+    if images == 1 or pixels >= FEW_PIXELS:
+        return np.matmul(rows, given, out=out)
+    beside = given.transpose(1, 2, 0, 3).reshape(groups, outs, images * pixels)
+    found = np.matmul(rows, beside).reshape(groups, -1, images, pixels).transpose(2, 0, 1, 3)
+    if out is None:
+        return np.ascontiguousarray(found)
+    out[...] = found
+    return out
 
 
 def _columns_first(found: ConvGeometry, tensors: Tensors) -> Bound:
@@ -313,7 +333,8 @@ def _images_at_once(found: ConvGeometry, wide: Any) -> tuple[int, int]:
     """Images per step, whose columns and results fit the second-level cache, and threads that pay for their fold."""
     columns = found.channels * prod(found.kernel) * prod(found.out_size)
     nbytes = wide.itemsize * (columns + found.channels * prod(found.size))
-    at_once = min(max(STEP_BYTES // max(nbytes, 1), 1), max(found.batch, 1))
+    enough = MANY_PIXELS // max(prod(found.out_size), 1) if MANY_PIXELS * nbytes <= MOST_STEP_BYTES else 1
+    at_once = min(max(STEP_BYTES // max(nbytes, 1), enough, 1), max(found.batch, 1))
     return at_once, count(at_once * nbytes)
 
 

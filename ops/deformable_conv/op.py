@@ -40,8 +40,8 @@ RANK = 4
 UNITS = 32
 """Allowed rounding of a long sum, in half epsilons of sum |filter| |column|: rejects TF32 (366), takes float32 (24)."""
 WOBBLES = 6
-"""Allowed changes of coordinates, in epsilons of the root of summed squares: of a million outputs of inputs that differ by
-2^40 in size, eleven were 4 to 4.6 off."""
+"""Allowed changes of coordinates, in epsilons of the root of summed squares. Of a million outputs of inputs that
+differ by 2^40 in size, eleven were 4 to 4.6 off."""
 CORNERS = 4
 """Pixels that a sample is interpolated from."""
 DTYPES = ("float16", "bfloat16", "float32", "float64")

@@ -13,7 +13,7 @@ from opgauge.ops._cuda.blas import multiply_stacks
 from tests.emulation.cublas import emulated_cuda
 from tests.emulation.emulator import DeviceArray
 
-SHAPES = [(1, 1, 1, 1, 1), (3, 2, 4, 5, 6), (2, 3, 1, 4, 1), (2, 1, 4, 1, 3), (1, 2, 1, 1, 5), (4, 1, 6, 2, 1), (2, 7, 3, 2, 4)]
+SHAPES = [(1, 1, 1, 1, 1), (3, 2, 4, 5, 6), (2, 3, 1, 4, 1), (2, 1, 4, 1, 3), (4, 1, 6, 2, 1), (2, 7, 3, 2, 4)]
 """(N, G, rows, depth, columns)."""
 
 
