@@ -186,6 +186,55 @@ bits_of_double = _bitcast(types.float64, types.int64, _INT64)
 double_of_bits = _bitcast(types.int64, types.float64, _DOUBLE)
 
 
+_KEYS = {types.float32: types.int32, types.float64: types.int64, types.uint16: types.int16, types.int16: types.int16}
+"""Integers of the size of stored elements."""
+_INFINITY = {types.float32: 0x7F800000, types.float64: 0x7FF << 52, types.uint16: 0x7C00, types.int16: 0x7F80}
+"""Bits of infinity: those of NaN without a sign are larger."""
+
+
+def _magnitude(*, nan_first: bool) -> tuple[Any, Any]:
+    """Two functions: a stored element's magnitude as an integer of the same order, and the value of that integer.
+
+    NaN is the least of all if it is to be first, else the largest. Loops over integers vectorise, those that compare
+    with NaN do not.
+    """
+
+    def largest(bits: Any) -> int:
+        return int((1 << bits.type.width - 1) - 1)
+
+    def shift_of(kind: Any, bits: Any) -> Any:
+        return ir.Constant(bits.type, largest(bits) - _INFINITY[kind] if nan_first else 0)
+
+    @intrinsic
+    def key(typingctx: Any, value: Any) -> Any:
+        del typingctx
+
+        def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+            kind = signature.args[0]
+            bits = builder.bitcast(arguments[0], context.get_value_type(_KEYS[kind]))
+            mask = ir.Constant(bits.type, largest(bits))
+            return builder.add(builder.and_(bits, mask), shift_of(kind, bits))
+
+        return _KEYS[value](value), generate
+
+    @intrinsic
+    def value_of(typingctx: Any, bits: Any, like: Any) -> Any:
+        del typingctx
+
+        def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+            kind = signature.args[1]
+            found = builder.sub(arguments[0], shift_of(kind, arguments[0]))
+            return builder.bitcast(found, context.get_value_type(kind))
+
+        return like(bits, like), generate
+
+    return key, value_of
+
+
+magnitude, value_of_magnitude = _magnitude(nan_first=False)
+magnitude_nan_first, value_of_magnitude_nan_first = _magnitude(nan_first=True)
+
+
 @intrinsic
 def fused_multiply_add(typingctx: Any, first: Any, second: Any, addend: Any) -> Any:
     """First times second plus addend, rounded once; all of one float type."""

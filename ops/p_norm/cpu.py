@@ -66,6 +66,7 @@ def _step(layout: Reduction, x: Any, y: Any, p: float) -> Bound:
     threads = count(x.nbytes, x.size * _operations(p, x))
     shape = a, r1, b, r2, c = layout.shape
     if c > 1:
+        shape = (a, 1, 1, layout.length, c) if b == 1 else shape  # rows lie one after the other
         partial = np.empty((_parts(layout, jit.TILE), a * b, c))
         columns = source.reshape(-1, c), target.reshape(-1, c), partial, start, shape
         return bind(jit.norm_columns.on(threads), *columns, mode, order)

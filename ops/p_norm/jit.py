@@ -16,8 +16,12 @@ from opgauge.ops._cpu.jit import (
     INNER,
     bits_of_double,
     double_of_bits,
+    magnitude,
+    magnitude_nan_first,
     narrow,
     power,
+    value_of_magnitude,
+    value_of_magnitude_nan_first,
     whole_registers,
     widen,
 )
@@ -27,6 +31,8 @@ ABS, SQUARE, CUBE, POWER, COUNT, LARGEST, SMALLEST = range(7)
 SUMS = {"reassoc", "contract", "nsz"}
 TILE = 256
 """Columns that a thread takes at a time: their sums stay in the first-level cache."""
+NARROW, LEAST_RUNS = 64, 4
+"""Maximum columns of which several rows are summed in one vector loop, and the least number of such loops."""
 DEPTH = 64
 """Rows that a column is summed over before the sum is widened."""
 GUESS = int(1363.9332 * 2**52)
@@ -88,34 +94,36 @@ def _sum_columns(x: Any, rows: Any, first: int, totals: Any, mode: int, p: Any) 
 
 
 @njit(**INNER)
-def _pick_rows(x: Any, rows: Any, columns: Any, picked: Any, mode: int, p: Any) -> None:
+def _pick_rows(x: Any, rows: Any, columns: Any, picked: Any, mode: int) -> None:
     """Like `_summing`, for counts, maximum and minimum."""
     whole_registers()
     base, first, size = np.uint64(rows[0]), np.uint64(columns[0]), np.uint64(columns[1] - columns[0])
     for row in range(np.uint64(rows[1] - rows[0])):
-        best = type(p)(0)
         if mode == COUNT:
             count = 0
             for index in range(size):
                 count += widen(x[base + row, first + index]) != 0
             picked[row] = np.float64(count)
             continue
+        one = x[base + row, first]
         if mode == SMALLEST:
-            best = abs(widen(x[base + row, first]))
+            least = magnitude_nan_first(one)
             for index in range(size):
-                value = abs(widen(x[base + row, first + index]))
-                best = value if value < best or value != value else best  # noqa: PLR0124  NaN stays
+                key = magnitude_nan_first(x[base + row, first + index])
+                least = min(least, key)
+            picked[row] = np.float64(widen(value_of_magnitude_nan_first(least, one)))
         else:
+            most = magnitude(one)
             for index in range(size):
-                value = abs(widen(x[base + row, first + index]))
-                best = value if value > best or value != value else best  # noqa: PLR0124  NaN stays
-        picked[row] = np.float64(best)
+                key = magnitude(x[base + row, first + index])
+                most = max(most, key)
+            picked[row] = np.float64(widen(value_of_magnitude(most, one)))
 
 
 @njit(inline="always", error_model="numpy")
 def _reduce_rows(x: Any, rows: Any, columns: Any, into: Any, mode: int, p: Any) -> None:
     if mode >= COUNT:
-        _pick_rows(x, rows, columns, into, mode, p)
+        _pick_rows(x, rows, columns, into, mode)
     elif mode == ABS:
         _sum_absolute(x, rows, columns, into, p)
     elif mode == SQUARE:
@@ -218,10 +226,24 @@ def _add_rows(x: Any, rows: Any, first: int, totals: Any, mode: int, p: Any) -> 
 
 
 @njit(**INNER)
+def _add_contiguous(x: Any, rows: Any, totals: Any, mode: int, p: Any) -> None:
+    """Add a run of whole rows to totals, as many elements at a time as there are totals."""
+    columns, wide = x.shape[1], totals.size
+    flat = x.reshape(-1)[rows[0] * columns : rows[1] * columns]
+    whole = flat.size // wide
+    rest = flat[whole * wide :]
+    _add_rows(flat[: whole * wide].reshape(whole, wide), (0, whole), 0, totals, mode, p)
+    if rest.size:
+        _add_rows(rest.reshape(1, rest.size), (0, 1), 0, totals[: rest.size], mode, p)
+
+
+@njit(**INNER)
 def _spill(totals: Any, into: Any, start: Any, mode: int) -> None:
+    column = 0
     for index in range(totals.size):
-        into[index] = _merge(into[index], np.float64(totals[index]), mode)
+        into[column] = _merge(into[column], np.float64(totals[index]), mode)
         totals[index] = start
+        column = column + 1 if column + 1 < into.size else 0
 
 
 @njit(**INNER)
@@ -231,21 +253,24 @@ def _norm_tile(x: Any, partial: Any, start: Any, shape: Any, task: int, mode: in
     tiles = (c + TILE - 1) // TILE
     part, slot, first = task // (slots * tiles), task // tiles % slots, task % tiles * TILE
     into = partial[part, slot, first : min(first + TILE, c)]
-    totals = np.empty(into.size, type(p))
-    for index in range(into.size):
-        totals[index] = start
-        into[index] = start
     step, last = r1 * r2 * part // parts, r1 * r2 * (part + 1) // parts
+    at_once = max(1, min(TILE // c, (last - step) // LEAST_RUNS)) if c <= NARROW else 1
+    totals = np.empty(into.size * at_once, type(p))
+    totals[:] = start
+    into[:] = start
     u, v = step // r2, step % r2
     row = (slot // b * r1 + u) * b + slot % b
     row, pending = row * r2 + v, 0
     while step < last:
-        run = min(r2 - v, last - step, DEPTH)
-        _add_rows(x, (row, row + run), first, totals, mode, p)
+        run = min(r2 - v, last - step, DEPTH * at_once)
+        if at_once > 1:
+            _add_contiguous(x, (row, row + run), totals, mode, p)
+        else:
+            _add_rows(x, (row, row + run), first, totals, mode, p)
         step, row, v, pending = step + run, row + run, v + run, pending + run
         if v == r2:
             row, v = row + (b - 1) * r2, 0
-        if pending >= DEPTH or step == last:
+        if pending >= DEPTH * at_once or step == last:
             _spill(totals, into, start, mode)
             pending = 0
 

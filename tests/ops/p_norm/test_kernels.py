@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from opgauge.ops import FLOATS, OpError, dtype_info
+from opgauge.ops import FLOATS, OpError, dtype_info, find_kernel
 from tests.draws import drawn_of
 from tests.ops.attempts import case_of, complaint, inputs_of, ours, outputs_of, passes
 
@@ -51,6 +51,30 @@ def test_any_problem(op: str, implementation: str, problem: Any, porder: Any, dt
         return
     given_x = {} if seed is None else {"x": np.random.default_rng(seed).integers(-3, 4, shape)}
     assert not complaint(case, inputs_of(case, **given_x), implementation)
+
+
+@pytest.mark.parametrize("porder", [-inf, 0.0, 1.0, 2.5, inf])
+@pytest.mark.parametrize("shape", [(3, 700, 3), (1, 401, 7), (2, 6, 5), (2, 300, 64), (2, 300, 65)])
+def test_narrow_columns(shape: tuple[int, ...], porder: float) -> None:
+    """Several rows are added at a time: whole runs and rests, few rows and many, columns that fit and do not."""
+    for dtype in drawn_of("p_norm", FLOATS):
+        case = case_of("p_norm", {"x": shape}, dtype, porder=porder, axis=1)
+        assert not complaint(case, inputs_of(case), "optimized"), dtype
+
+
+@pytest.mark.parametrize("porder", [inf, -inf])
+@pytest.mark.parametrize("special", [nan, -nan, inf, -inf, 0.0, -0.0])
+def test_extremes_are_those_of_numpy(porder: float, special: float) -> None:
+    """The largest and the smallest magnitude of rows with one special value, and of rows of nothing else."""
+    for dtype in FLOATS:
+        x = np.random.default_rng(5).standard_normal((4, 37)).astype(dtype_info(dtype).numpy)
+        x[1, 30], x[2, :] = special, special
+        case = case_of("p_norm", {"x": x.shape}, dtype, porder=porder, axis=1)
+        out = {"y": np.empty(4, x.dtype)}
+        find_kernel("p_norm", "optimized", "cpu", dtype).bind({"x": x}, case.params, out, None)()
+        wide = np.abs(x.astype(np.float64))
+        expected = wide.max(axis=1) if porder > 0 else wide.min(axis=1)
+        assert np.array_equal(out["y"].astype(np.float64), expected, equal_nan=True), dtype
 
 
 @pytest.mark.parametrize("length", LENGTHS)
