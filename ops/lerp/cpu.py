@@ -64,7 +64,7 @@ def lerp_grad(*, x: Any, y: Any, dout: Any, weight: Any, need_x: bool, need_y: b
         alike = not (dx.size and dy.size) or streaming.lie_alike(dx, dy)
         function = jit.grad_streaming if alike and streaming.pays(flat, dx, dy) else jit.grad_by_number
         return partial(function.on(threads), flat, dx, dy, wide.type(weight), wide.type(1 - weight), threads)
-    from opgauge.ops.lerp.jit_sums import Factor, scale_lines
+    from opgauge.ops.lerp.jit_sums import SHORT_SCALED, Factor, scale_lines, scale_short_lines
 
     zero = wide.type(0)
     if number:
@@ -74,6 +74,8 @@ def lerp_grad(*, x: Any, y: Any, dout: Any, weight: Any, need_x: bool, need_y: b
     shape = () if number else weight.shape
     if not any(summed):
         outer, _, line, _ = _layout(dout.shape, dout.shape, shape)
+        if line.length <= SHORT_SCALED:
+            return partial(scale_short_lines.on(threads), flat, share, dx, dy, *factors, outer, line, threads)
         return partial(scale_lines.on(threads), flat, share, dx, dy, *factors, outer, line)
     steps: list[Bound] = []
     gradients = ((dx, x.shape, factors[0]), (dy, y.shape, factors[1]))
@@ -96,15 +98,22 @@ def _sum(arrays: tuple[Any, ...], gradient: Shape, full: Shape, weight: Shape, t
     from opgauge.ops.lerp.jit_sums import TILE, sum_columns, sum_lines
 
     kept, summed, line, is_kept = _layout(full, gradient, weight)
+    steps: list[Bound] = []
     if is_kept:
-        summed, line = _in_longer_lines(summed, line)
-    results, steps = prod(gradient), prod(summed.lengths.tolist())
+        size = arrays[1].size
+        summed, line = _in_longer_lines(summed, line, is_same=size == line.length)
+        if line.dense and 0 < size < line.length and not summed.weight.any():
+            repeated = np.empty((line.length // size, size), arrays[1].dtype)
+            steps.append(partial(np.copyto, repeated, arrays[1]))
+            arrays = (arrays[0], repeated.reshape(-1), *arrays[2:])
+    results, terms = prod(gradient), prod(summed.lengths.tolist())
     if is_kept:
         units = -(-line.length // TILE) * prod(kept.lengths.tolist())
-        splits = 1 if units >= SHARES * threads else min(threads, steps)
+        splits = 1 if units >= SHARES * threads else min(threads, terms)
         parts = np.empty((splits, results if splits > 1 else 1))
-        return partial(sum_columns.on(threads), *arrays, kept, summed, line, parts)
-    splits = 1 if results >= SHARES * threads else min(threads, steps)
+        total = partial(sum_columns.on(threads), *arrays, kept, summed, line, parts)
+        return partial(_run, [*steps, total]) if steps else total
+    splits = 1 if results >= SHARES * threads else min(threads, terms)
     pieces = min(threads, results) if splits == 1 else 1
     parts = np.empty((splits, results))
     return partial(sum_lines.on(threads), *arrays, kept, summed, line, parts, pieces)
@@ -125,15 +134,16 @@ def _layout(full: Shape, gradient: Shape, weight: Shape) -> tuple[Any, Any, Any,
     return found[0], found[1], InnerAxis(steps.lengths[-1], steps.strides[2][-1] == 1, 1), is_kept[-1]
 
 
-def _in_longer_lines(summed: Any, line: Any) -> tuple[Any, Any]:
+def _in_longer_lines(summed: Any, line: Any, *, is_same: bool) -> tuple[Any, Any]:
     """Merge several rows of a short retained innermost axis into one line, if the next axis is summed.
 
-    The number of rows divides that axis and fits a tile; weight must be equal for all of them or as dense as dout.
+    The number of rows divides that axis and fits a tile; weight must be one number for each, as dense as dout, or
+    the same row for all (`is_same`).
     """
     from opgauge.ops.lerp.jit_sums import TILE
 
     apart = summed.dout[-1] != line.length
-    if apart or summed.weight[-1] != (line.length if line.dense else 0):
+    if apart or (summed.weight[-1] != (line.length if line.dense else 0) and not (line.dense and is_same)):
         return summed, line
     rows = int(summed.lengths[-1])
     repeats = max(many for many in range(1, max(2, TILE // line.length + 1)) if rows % many == 0)

@@ -22,6 +22,8 @@ TILE = 2048
 """Results of a line accumulated at a time: in float64 they fit into the first-level cache."""
 SHORT = 16
 """Maximum line length for which loops without vectors are as fast."""
+SHORT_SCALED, COPIED = 128, 512
+"""Maximum line length for which several lines are scaled in one loop, and elements of their copied weights."""
 PIECE = 4096
 """Elements summed in the accumulating dtype before the sum is widened to float64."""
 
@@ -247,3 +249,42 @@ def scale_lines(dout: Any, weight: Any, dx: Any, dy: Any, to_x: Any, to_y: Any, 
             _scale_line(dout, at, weight, share, line.dense, to_x, dx, width)
         if dy.size:
             _scale_line(dout, at, weight, share, line.dense, to_y, dy, width)
+
+
+@njit(**INNER)
+def _scale_copied(dout: Any, at: int, shares: Any, factor: Any, out: Any, count: int) -> None:
+    """Set out[at:] to factor dout[at:], `count` elements, a weight for each."""
+    first = uintp(at)
+    for k in range(uintp(count)):
+        value = (factor.offset + factor.sign * widen(shares[k])) * widen(dout[first + k])
+        out[first + k] = narrow(value, out[first + k])
+
+
+@njit(**INNER)
+def _copy_weights(weight: Any, outer: Any, line: Any, first: int, count: int, shares: Any) -> None:
+    """Weights of the elements of `count` lines from line `first` on."""
+    length, step = uintp(line.length), uintp(1 if line.dense else 0)
+    for number in range(count):
+        at, to = uintp(_places(first + number, outer)[1]), uintp(number) * length
+        for k in range(length):
+            shares[to + k] = weight[at + k * step]
+
+
+@parallel(error_model="numpy")
+def scale_short_lines(
+    dout: Any, weight: Any, dx: Any, dy: Any, to_x: Any, to_y: Any, outer: Any, line: Any, pieces: int
+) -> None:
+    """Like `scale_lines`, in `pieces` for as many threads: weights are copied, so that one loop takes several lines."""
+    lines, at_once = _count(outer), max(1, COPIED // line.length)
+    for piece in prange(pieces):
+        begin, end = lines * piece // pieces, lines * (piece + 1) // pieces
+        shares = np.empty(at_once * line.length, weight.dtype)
+        for first in range(begin, end, at_once):
+            count = min(at_once, end - first)
+            if first == begin or outer.weight.any():
+                _copy_weights(weight, outer, line, first, count, shares)
+            at = first * line.length
+            if dx.size:
+                _scale_copied(dout, at, shares, to_x, dx, count * line.length)
+            if dy.size:
+                _scale_copied(dout, at, shares, to_y, dy, count * line.length)

@@ -83,6 +83,27 @@ def test_gradients_are_summed_to_their_input(implementation: str, x: Shape, y: S
         assert not passes(case, inputs, dx=0.75 * dout[0], dy=0.25 * dout)
 
 
+@pytest.mark.parametrize(
+    ("x", "y", "weight"),
+    [
+        ((300, 4), (300, 4), (4,)),
+        ((300, 4), (300, 4), (300, 1)),
+        ((40, 3, 5), (40, 3, 5), (3, 1)),
+        ((40, 3, 5), (40, 3, 5), (40, 1, 5)),
+        ((7, 129), (7, 129), (129,)),
+        ((5,), (1024, 5), (5,)),
+        ((1, 5), (1021, 5), (1, 5)),
+        ((6, 1, 5), (6, 100, 5), (5,)),
+        ((6, 1, 5), (6, 100, 5), (6, 1, 5)),
+    ],
+)
+def test_gradients_of_short_lines_on_the_cpu(x: Shape, y: Shape, weight: Shape) -> None:
+    """Copied and repeated weights: a row for all, a number for each, of an axis between; lines that are too long."""
+    for dtype in drawn_of("lerp", FLOATS):
+        case = case_of("lerp_grad", {"x": x, "y": y, "weight": weight}, dtype)
+        assert complaint(case, inputs_of(case), "optimized") == "", dtype
+
+
 def test_weight_near_one_keeps_its_accuracy() -> None:
     """(1 - w) dout is right to the last bits at w = 1 - 2^-20 in float32, where dout - w dout is not."""
     case = case_of("lerp_grad", {"x": (64,), "y": (64,)}, "float32", weight=1 - 2.0**-20)
