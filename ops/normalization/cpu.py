@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from math import prod
 from typing import Any
 
@@ -24,6 +25,8 @@ _CHUNKS = declare(
     ops=("normalization",),
     why="parts of the rows that are summed separately, channels last: even shares against adding up",
 )
+LINE, NARROW, LEAST_SIZE = 256, 32, 1 << 12
+"""Channels last, a line of several rows: its channels, the most of one row, and the fewest elements of x."""
 _CHANNELS_PER_THREAD = 4
 """Channels per thread from which each thread takes whole channels, which its cache holds; fewer divide unevenly."""
 
@@ -51,39 +54,60 @@ def normalization(
 
     axis %= x.ndim
     channels, post = x.shape[axis], prod(x.shape[axis + 1 :])
-    shape = (-1, channels) if post == 1 else (prod(x.shape[:axis]), channels, post)
-    wide = gamma.dtype
-    n, small = x.size // channels, wide.type(epsilon)
+    repeats = _repeats(x.size // channels, channels) if post == 1 else 1
+    shape = (-1, repeats * channels) if post == 1 else (prod(x.shape[:axis]), channels, post)
+    wide, n = gamma.dtype, x.size // channels
+    small = wide.type(epsilon)
     given, y = (storage(array.reshape(shape)) for array in (x, out["y"]))
     addend = storage(np.empty((0,) * len(shape), x.dtype) if add_to_output is None else add_to_output.reshape(shape))
     threads = count((3 if training else 2) * x.nbytes, (6 if x.dtype.itemsize == 2 else 4) * x.size)
-    apply = (jit.apply_to_columns if post == 1 else jit.apply_to_rows).on(threads)
+    pass_over = (jit.apply_to_columns if post == 1 else jit.apply_to_rows).on(threads)
+    apply = partial(_apply, pass_over, (given, addend, y), repeats, beta)
     if not training:
-        return lambda: apply(given, moving_mean, gamma / np.sqrt(moving_variance + small), beta, addend, y)
+        return lambda: apply(moving_mean, gamma / np.sqrt(moving_variance + small))
     mean, inverse = out["mean"], out["inv_variance"]
     variance = np.empty(channels, wide)
-    partial = np.empty((_CHUNKS.cap(n) if post == 1 else 1, channels))
-
-    def by_channel() -> None:
-        jit.train_rows.on(threads)(given, gamma, beta, small, addend, y, mean, variance, inverse)
+    moments = (mean, variance) if repeats == 1 else np.empty((2, repeats * channels), wide)
+    sums = np.empty((_CHUNKS.cap(n // repeats) if post == 1 else 1, repeats * channels))
+    by_channel = partial(jit.train_rows.on(threads), given, gamma, beta, small, addend, y, mean, variance, inverse)
 
     def by_pass() -> None:
         if post == 1:
-            jit.moments_of_columns.on(threads)(given, mean, variance, partial)
+            jit.moments_of_columns.on(threads)(given, *moments, sums, channels)
+            if repeats > 1:
+                mean[...], variance[...] = (values[:channels] for values in moments)
         else:
             jit.moments_of_rows.on(threads)(given, mean, variance)
         np.divide(1, np.sqrt(variance + small), out=inverse)
-        apply(given, mean, inverse * gamma, beta, addend, y)
+        apply(mean, inverse * gamma)
 
     few = threads > 1 and channels // threads < _CHANNELS_PER_THREAD if post > 1 else True
     run = by_pass if few else by_channel
     if moving_mean is None:
         return run
+    targets = out["new_moving_mean"], out["new_moving_variance"]
 
     def run_and_move() -> None:
         run()
-        unbiased = variance * (n / max(n - 1, 1))
-        out["new_moving_mean"][...] = momentum * moving_mean + (1 - momentum) * mean
-        out["new_moving_variance"][...] = momentum * moving_variance + (1 - momentum) * unbiased
+        _move(targets, (moving_mean, moving_variance), (mean, variance * (n / max(n - 1, 1))), momentum)
 
     return run_and_move
+
+
+def _apply(pass_over: Bound, arrays: tuple[Any, Any, Any], repeats: int, shift: Any, mean: Any, scale: Any) -> None:
+    """One pass: (x - mean) scale + shift, plus the addend, into y; per channel, which repeat along a row."""
+    x, addend, y = arrays
+    each = (np.tile(values, repeats) if repeats > 1 else values for values in (mean, scale, shift))
+    pass_over(x, *each, addend, y)
+
+
+def _move(targets: tuple[Any, Any], before: tuple[Any, Any], now: tuple[Any, Any], momentum: float) -> None:
+    """Moving statistics: a share of those before, and the rest of those now."""
+    for target, old, new in zip(targets, before, now, strict=True):
+        target[...] = momentum * old + (1 - momentum) * new
+
+
+def _repeats(rows: int, channels: int) -> int:
+    """Rows of few channels that are taken as one, so that loops along it are vectors; they divide the rows."""
+    most = LINE // channels if channels <= NARROW and rows * channels >= LEAST_SIZE else 1
+    return max((many for many in range(2, most + 1) if rows % many == 0), default=1)

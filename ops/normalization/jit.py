@@ -96,13 +96,18 @@ def apply_to_rows(x: Any, mean: Any, scale: Any, shift: Any, addend: Any, y: Any
 
 
 @njit(**INNER)
-def _add_rows(partial: Any, divisor: Any, total: Any) -> None:
-    """Column sums over `divisor`; serial, as np.sum in a parallel function would start threads for each column."""
+def _add_rows(partial: Any, divisor: Any, total: Any, channels: int) -> None:
+    """Sums of each of the `channels`, which repeat along a row, over `divisor`, to all of its columns.
+
+    Serial, as np.sum in a parallel function would start threads for each column.
+    """
     for row in range(1, partial.shape[0]):
-        for channel in range(total.size):
-            partial[0, channel] += partial[row, channel]
-    for channel in range(total.size):
-        total[channel] = partial[0, channel] / divisor
+        for column in range(total.size):
+            partial[0, column] += partial[row, column]
+    for column in range(channels, total.size):
+        partial[0, column % channels] += partial[0, column]
+    for column in range(total.size):
+        total[column] = partial[0, column % channels] / divisor
 
 
 @njit(**INNER)
@@ -135,17 +140,21 @@ def _add_squares(x: Any, first: int, end: int, mean: Any, chunk: int, partial: A
 
 
 @parallel(error_model="numpy")
-def moments_of_columns(x: Any, mean: Any, variance: Any, partial: Any) -> None:
-    """Mean and biased variance of each column of (rows, C), two passes; partial (chunks, C), float64."""
+def moments_of_columns(x: Any, mean: Any, variance: Any, partial: Any, channels: int) -> None:
+    """Mean and biased variance of each column of (rows, C), two passes; partial (chunks, C), float64.
+
+    The `channels` repeat along a row, as do their moments.
+    """
     rows, chunks = x.shape[0], partial.shape[0]
+    count = np.float64(x.size // channels)
     for chunk in prange(chunks):
         first, end = rows * chunk // chunks, rows * (chunk + 1) // chunks
         _add_values(x, first, end, np.int64(chunk), partial)
-    _add_rows(partial, np.float64(rows), mean)
+    _add_rows(partial, count, mean, channels)
     for chunk in prange(chunks):
         first, end = rows * chunk // chunks, rows * (chunk + 1) // chunks
         _add_squares(x, first, end, mean, np.int64(chunk), partial)
-    _add_rows(partial, np.float64(rows), variance)
+    _add_rows(partial, count, variance, channels)
 
 
 @njit(**INNER)
