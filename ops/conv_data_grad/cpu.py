@@ -16,6 +16,7 @@ from opgauge.ops._core.kernel import Bound
 from opgauge.ops._core.registry import kernel
 from opgauge.ops._cpu.threads import count
 from opgauge.ops._cpu.tile import PRODUCT_SPEED, scratch, widened
+from opgauge.ops.conv_data_grad.images import FEW_PIXELS, columns_of, images_at_once
 from opgauge.ops.conv_data_grad.op import ConvDataGradParams, ConvGeometry, geometry
 
 HALF_BYTES = 2
@@ -25,10 +26,6 @@ BLOCK, WIDTH = 96, 128
 """Pixels and channels per product with pixels as rows."""
 TASKS = 4
 """Minimum tasks per thread."""
-STEP_BYTES = 1 << 18
-"""Bytes of the columns and results of small images that are computed in one step."""
-FEW_PIXELS, MANY_PIXELS, MOST_STEP_BYTES = 12, 64, 1 << 26
-"""Pixels of an image below which images share a product; pixels of a step that may take more bytes; their maximum."""
 PACKED_AT_ONCE = 8
 MOST_PRODUCTS, FEWEST_GROUPS = 32, 8
 """Channels of dx times channels of dy per group up to which multiply-adds tap by tap beat a matrix product;
@@ -263,38 +260,22 @@ def _some_images(found: ConvGeometry, threads: int, rows: Any, dy: Any, addend: 
 
     given = dy.reshape(len(dy), found.groups, found.out_channels // found.groups, -1)
     if found.is_pointwise:
-        _columns_of(rows, given, dx.reshape(len(dy), found.groups, -1, given.shape[3]))
+        columns_of(rows, given, dx.reshape(len(dy), found.groups, -1, given.shape[3]))
         if addend is not None:
             jit.add_in_place.on(threads)(dx.reshape(-1), addend.reshape(-1))
         return
     sizes = (*_three(found.size, 1), *_three(found.kernel, 1), *_three(found.out_size, 1))
-    column = _columns_of(rows, given).reshape(-1)
+    column = columns_of(rows, given).reshape(-1)
     added = np.empty(0, dx.dtype) if addend is None else addend.reshape(-1)
     strides, padding, dilation = _three(found.strides, 1), _three(found.padding, 0), _three(found.dilation, 1)
     planes = len(dy) * found.channels * sizes[0]
     jit.fold.on(threads)(column, added, dx.reshape(-1), planes, sizes, strides, padding, dilation)
 
 
-def _columns_of(rows: Any, given: Any, out: Any = None) -> Any:
-    """Products (images, groups, C / groups * taps, pixels), by BLAS.
-
-    Images of so few pixels that each would read the filter for little share one product.
-    """
-    images, groups, outs, pixels = given.shape
-    if images == 1 or pixels >= FEW_PIXELS:
-        return np.matmul(rows, given, out=out)
-    beside = given.transpose(1, 2, 0, 3).reshape(groups, outs, images * pixels)
-    found = np.matmul(rows, beside).reshape(groups, -1, images, pixels).transpose(2, 0, 1, 3)
-    if out is None:
-        return np.ascontiguousarray(found)
-    out[...] = found
-    return out
-
-
 def _columns_first(found: ConvGeometry, tensors: Tensors) -> Bound:
     """Channels first, some images at a time."""
     dy, weight, dx, addend, wide = tensors
-    direct, (at_once, threads) = dx.dtype == wide, _images_at_once(found, wide)
+    direct, (at_once, threads) = dx.dtype == wide, images_at_once(found, wide)
 
     def run() -> None:
         rows = _rows(weight, found, wide)
@@ -312,7 +293,7 @@ def _columns_first(found: ConvGeometry, tensors: Tensors) -> Bound:
 def _columns_last(found: ConvGeometry, tensors: Tensors) -> Bound:
     """Channels last, some images at a time, channels transposed to the front and back; pointwise is one product."""
     dy, weight, dx, addend, wide = tensors
-    at_once, threads = _images_at_once(found, wide)
+    at_once, threads = images_at_once(found, wide)
     if found.is_pointwise:
         return _one_product(found, tensors)
 
@@ -327,15 +308,6 @@ def _columns_last(found: ConvGeometry, tensors: Tensors) -> Bound:
             dx[now] = moved if addend is None else moved + addend[now].astype(wide, copy=False)
 
     return run
-
-
-def _images_at_once(found: ConvGeometry, wide: Any) -> tuple[int, int]:
-    """Images per step, whose columns and results fit the second-level cache, and threads that pay for their fold."""
-    columns = found.channels * prod(found.kernel) * prod(found.out_size)
-    nbytes = wide.itemsize * (columns + found.channels * prod(found.size))
-    enough = MANY_PIXELS // max(prod(found.out_size), 1) if MANY_PIXELS * nbytes <= MOST_STEP_BYTES else 1
-    at_once = min(max(STEP_BYTES // max(nbytes, 1), enough, 1), max(found.batch, 1))
-    return at_once, count(at_once * nbytes)
 
 
 def _one_product(found: ConvGeometry, tensors: Tensors) -> Bound:

@@ -7,6 +7,7 @@ import pytest
 
 from opgauge.ops import ShapeError
 from opgauge.ops.conv_data_grad import cpu
+from opgauge.ops.conv_data_grad.images import FEW_PIXELS, images_at_once
 from opgauge.ops.conv_data_grad.op import ConvDataGradParams, geometry
 from tests.draws import drawn_of
 from tests.ops.attempts import complaint, inputs_of
@@ -39,7 +40,7 @@ IN_STEPS = (
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_images_of_a_batch_are_computed_in_steps(monkeypatch: pytest.MonkeyPatch, layout: str, at_once: int) -> None:
     """Five images, one, two or all at a time, the last step shorter."""
-    monkeypatch.setattr(cpu, "_images_at_once", lambda *_: (at_once, 1))
+    monkeypatch.setattr(cpu, "images_at_once", lambda *_: (at_once, 1))
     for made in IN_STEPS:
         for dtype in ("float32", "float16"):
             case = made.case(dtype, layout)
@@ -50,8 +51,21 @@ def test_small_images_share_steps_and_large_ones_do_not() -> None:
     """A step has as many images as fit its bytes, at least one and no more than there are."""
     for x, expected in (((32, 32, 1, 1), 32), ((64, 32, 8, 8), 9), ((3, 64, 64, 64), 1)):
         found = geometry(x, (4, x[1], 3, 3), ConvDataGradParams(strides=2, padding_before=1))
-        at_once, _ = cpu._images_at_once(found, np.dtype(np.float32))
+        at_once, _ = images_at_once(found, np.dtype(np.float32))
         assert at_once == expected
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_images_of_few_pixels_share_a_product(layout: str) -> None:
+    """1x1 and strided filters, groups and addends, images of one pixel and of as many as no longer share one."""
+    for pixels in (1, 3, FEW_PIXELS):
+        for groups, add, params in ((1, False, {}), (2, True, {}), (2, False, {"strides": 2, "padding_before": 1})):
+            kernel = (2, 2) if params else (1, 1)
+            given = {"groups": groups, **params}
+            made = Convolution((5, 8, 1, pixels), (6, 8 // groups, *kernel), add=add, params=given)
+            for dtype in drawn_of("conv_data_grad", ("float32", "float64", "bfloat16")):
+                case = made.case(dtype, layout)
+                assert complaint(case, inputs_of(case), "optimized") == ""
 
 
 def test_grouped_pointwise_channels_last() -> None:
