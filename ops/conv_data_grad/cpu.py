@@ -16,7 +16,7 @@ from opgauge.ops._core.kernel import Bound
 from opgauge.ops._core.registry import kernel
 from opgauge.ops._cpu.threads import count
 from opgauge.ops._cpu.tile import PRODUCT_SPEED, scratch, widened
-from opgauge.ops.conv_data_grad.images import FEW_PIXELS, columns_of, images_at_once
+from opgauge.ops.conv_data_grad.images import FEW_PIXELS, columns_of, images_at_once, links_of
 from opgauge.ops.conv_data_grad.op import ConvDataGradParams, ConvGeometry, geometry
 
 HALF_BYTES = 2
@@ -72,8 +72,13 @@ def conv_data_grad(
 
 
 def _small_groups(found: ConvGeometry) -> bool:
-    """Whether groups are too small for a matrix product. For channels_last, vectors run over the groups."""
+    """Whether groups are too small for a matrix product. For channels_last, vectors run over the groups.
+
+    Channels first, loops run along rows: images of few pixels are faster as one product and a list of additions.
+    """
     per_group, group_outs = found.channels // found.groups, found.out_channels // found.groups
+    if not found.channels_last and found.batch > 1 and prod(found.out_size) < FEW_PIXELS:
+        return False
     fewest = FEWEST_GROUPS if found.channels_last else 2
     return found.groups >= fewest and per_group * group_outs <= MOST_PRODUCTS
 
@@ -254,7 +259,7 @@ def _rows(weight: Any, found: ConvGeometry, wide: Any) -> Any:
     return grouped.transpose(0, 2, 1)
 
 
-def _some_images(found: ConvGeometry, threads: int, rows: Any, dy: Any, addend: Any, dx: Any) -> None:
+def _some_images(found: ConvGeometry, links: Any, threads: int, rows: Any, dy: Any, addend: Any, dx: Any) -> None:
     """Some images with channels first: a product by BLAS, then a fold while the columns are in the cache."""
     from opgauge.ops.conv_data_grad import jit_fold as jit
 
@@ -267,6 +272,9 @@ def _some_images(found: ConvGeometry, threads: int, rows: Any, dy: Any, addend: 
     sizes = (*_three(found.size, 1), *_three(found.kernel, 1), *_three(found.out_size, 1))
     column = columns_of(rows, given).reshape(-1)
     added = np.empty(0, dx.dtype) if addend is None else addend.reshape(-1)
+    if links is not None:
+        jit.fold_links.on(threads)(column, added, dx.reshape(-1), len(dy) * found.channels, *links)
+        return
     strides, padding, dilation = _three(found.strides, 1), _three(found.padding, 0), _three(found.dilation, 1)
     planes = len(dy) * found.channels * sizes[0]
     jit.fold.on(threads)(column, added, dx.reshape(-1), planes, sizes, strides, padding, dilation)
@@ -275,7 +283,7 @@ def _some_images(found: ConvGeometry, threads: int, rows: Any, dy: Any, addend: 
 def _columns_first(found: ConvGeometry, tensors: Tensors) -> Bound:
     """Channels first, some images at a time."""
     dy, weight, dx, addend, wide = tensors
-    direct, (at_once, threads) = dx.dtype == wide, images_at_once(found, wide)
+    direct, links, (at_once, threads) = dx.dtype == wide, links_of(found), images_at_once(found, wide)
 
     def run() -> None:
         rows = _rows(weight, found, wide)
@@ -283,7 +291,7 @@ def _columns_first(found: ConvGeometry, tensors: Tensors) -> Bound:
             now = slice(first, first + at_once)
             target = dx[now] if direct else np.empty(dx[now].shape, wide)
             added = None if addend is None else addend[now].astype(wide, copy=False)
-            _some_images(found, threads, rows, dy[now].astype(wide, copy=False), added, target)
+            _some_images(found, links, threads, rows, dy[now].astype(wide, copy=False), added, target)
             if not direct:
                 dx[now] = target
 
@@ -293,7 +301,7 @@ def _columns_first(found: ConvGeometry, tensors: Tensors) -> Bound:
 def _columns_last(found: ConvGeometry, tensors: Tensors) -> Bound:
     """Channels last, some images at a time, channels transposed to the front and back; pointwise is one product."""
     dy, weight, dx, addend, wide = tensors
-    at_once, threads = images_at_once(found, wide)
+    links, (at_once, threads) = links_of(found), images_at_once(found, wide)
     if found.is_pointwise:
         return _one_product(found, tensors)
 
@@ -303,7 +311,7 @@ def _columns_last(found: ConvGeometry, tensors: Tensors) -> Bound:
             now = slice(first, first + at_once)
             given = np.ascontiguousarray(np.moveaxis(dy[now].astype(wide, copy=False), -1, 1))
             target = np.empty((len(given), found.channels, *found.size), wide)
-            _some_images(found, threads, rows, given, None, target)
+            _some_images(found, links, threads, rows, given, None, target)
             moved = np.moveaxis(target, 1, -1)
             dx[now] = moved if addend is None else moved + addend[now].astype(wide, copy=False)
 

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from opgauge.ops._core.op import Array
 from opgauge.ops._cpu.threads import count
 from opgauge.ops.conv_data_grad.op import ConvGeometry
 
@@ -14,6 +15,22 @@ STEP_BYTES = 1 << 18
 """Bytes of the columns and results of small images that are computed in one step."""
 FEW_PIXELS, MANY_PIXELS, MOST_STEP_BYTES = 12, 64, 1 << 26
 """Pixels of an image below which images share a product; pixels of a step that may take more bytes; their maximum."""
+SHORT_ROW, MOST_LINKS = 8, 4096
+"""Outputs of a row below which additions are listed, and their maximum number in a list."""
+
+
+def links_of(found: ConvGeometry) -> tuple[Array, Array] | None:
+    """Offsets in a channel's columns, and in its dx, of all that is added; None for rows that vectors pay for."""
+    if not found.out_size or found.out_size[-1] >= SHORT_ROW or prod((*found.kernel, *found.out_size)) > MOST_LINKS:
+        return None
+    rank = len(found.size)
+    taps, outs = (np.indices(lengths).reshape(rank, -1) for lengths in (found.kernel, found.out_size))
+    strides, padding, dilation, size = (
+        np.array(values).reshape(rank, 1, 1) for values in (found.strides, found.padding, found.dilation, found.size)
+    )
+    places = outs[:, None] * strides - padding + taps[:, :, None] * dilation
+    inside = ((places >= 0) & (places < size)).all(axis=0)
+    return np.flatnonzero(inside), np.ravel_multi_index(tuple(places[:, inside]), found.size)
 
 
 def images_at_once(found: ConvGeometry, wide: Any) -> tuple[int, int]:

@@ -88,6 +88,18 @@ def fold(
 
 
 @parallel(error_model="numpy")
+def fold_links(column: Any, addend: Any, dx: Any, channels: int, source: Any, target: Any) -> None:
+    """Like `fold`, for the offsets that are added in each channel: dx[target] += column[source]."""
+    block, volume = uintp(column.size // channels), uintp(dx.size // channels)
+    for channel in prange(channels):
+        given, start = uintp(channel) * block, uintp(channel) * volume
+        for index in range(volume):
+            dx[start + index] = addend[start + index] if addend.size else 0
+        for link in range(uintp(source.size)):
+            dx[start + uintp(target[link])] += column[given + uintp(source[link])]
+
+
+@parallel(error_model="numpy")
 def add_in_place(total: Any, addend: Any) -> None:
     """Add flat addend to total."""
     for index in prange(total.size):
