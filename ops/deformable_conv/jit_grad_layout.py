@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 from numba import njit, prange
 
 from opgauge.ops._cpu.jit import INNER, narrow, widen
@@ -68,15 +69,16 @@ def collect_filter(filter_sums: Any, shares: int, unit: int, at_once: int, group
     per_group, columns, chunks = out_channels // groups, tile_columns(filter_sums), -(-taps // at_once)
     rows, panels = -(-per_group // ROWS) * ROWS, -(-at_once * unit // columns)
     size = filter_sums.size // shares
-    for out_channel in prange(out_channels):
-        group, row = out_channel // per_group, out_channel % per_group
-        for channel in range(depth):
-            owner, inside = (group * depth + channel) // unit, channel % unit
-            for tap in range(taps):
-                j = tap % at_once * unit + inside
-                panel = (owner * chunks + tap // at_once) * panels + j // columns
-                place = (panel * rows + row) * columns + j % columns
-                value = filter_sums[place]
+    for task in prange(groups * depth):
+        group, channel = task // depth, task % depth
+        owner, inside = task // unit, task % unit
+        for tap in range(taps):
+            j = tap % at_once * unit + inside
+            panel = (owner * chunks + tap // at_once) * panels + j // columns
+            place = np.uintp(panel * rows * columns + j % columns)
+            for row in range(np.uintp(per_group)):
+                value = filter_sums[place + row * np.uintp(columns)]
                 for share in range(1, shares):
-                    value += filter_sums[share * size + place]
+                    value += filter_sums[np.uintp(share * size) + place + row * np.uintp(columns)]
+                out_channel = np.uintp(group * per_group) + row
                 grad[out_channel, channel, tap] = narrow(value, grad[out_channel, channel, tap])
