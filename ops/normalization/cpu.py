@@ -25,8 +25,8 @@ _CHUNKS = declare(
     ops=("normalization",),
     why="parts of the rows that are summed separately, channels last: even shares against adding up",
 )
-LINE, NARROW, LEAST_SIZE = 256, 32, 1 << 12
-"""Channels last, a line of several rows: its channels, the most of one row, and the fewest elements of x."""
+LINE, NARROW, LEAST_ROWS = 256, 32, 256
+"""Channels last, a line of several rows: its channels, the most of one row, and the fewest rows."""
 _CHANNELS_PER_THREAD = 4
 """Channels per thread from which each thread takes whole channels, which its cache holds; fewer divide unevenly."""
 
@@ -109,5 +109,5 @@ def _move(targets: tuple[Any, Any], before: tuple[Any, Any], now: tuple[Any, Any
 
 def _repeats(rows: int, channels: int) -> int:
     """Rows of few channels that are taken as one, so that loops along it are vectors; they divide the rows."""
-    most = LINE // channels if channels <= NARROW and rows * channels >= LEAST_SIZE else 1
+    most = LINE // channels if channels <= NARROW and rows >= LEAST_ROWS else 1
     return max((many for many in range(2, most + 1) if rows % many == 0), default=1)
