@@ -59,6 +59,8 @@ def _step(layout: Reduction, x: Any, y: Any, p: float) -> Bound:
     from opgauge.ops._cpu.jit import accumulator, storage
     from opgauge.ops.p_norm import jit
 
+    if layout.length == 1 and p != 0 and x.dtype == y.dtype:
+        return _magnitudes(x, y)
     modes = {0.0: jit.COUNT, 1.0: jit.ABS, 2.0: jit.SQUARE, 3.0: jit.CUBE, inf: jit.LARGEST, -inf: jit.SMALLEST}
     mode, wide = modes.get(p, jit.POWER), accumulator(x)
     order, start = wide.type(p if np.isfinite(p) else 1), wide.type(inf if p == -inf else 0)
@@ -75,6 +77,13 @@ def _step(layout: Reduction, x: Any, y: Any, p: float) -> Bound:
     partial = np.empty((a, pieces, b, blocks))
     chunks = min(a * b, TASKS) if pieces * blocks == 1 else partial.size
     return bind(jit.norm_rows.on(threads), source.reshape(-1, length), target.reshape(-1), partial, chunks, mode, order)
+
+
+def _magnitudes(x: Any, y: Any) -> Bound:
+    """The norms of single elements: without their signs."""
+    kind = np.dtype(f"u{x.dtype.itemsize}")
+    bits, out = (array.reshape(-1).view(kind) for array in (x, y))
+    return bind(np.bitwise_and, bits, kind.type(np.iinfo(kind).max >> 1), out=out)
 
 
 def _operations(p: float, x: Any) -> int:

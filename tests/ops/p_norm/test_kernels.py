@@ -62,6 +62,15 @@ def test_narrow_columns(shape: tuple[int, ...], porder: float) -> None:
         assert not complaint(case, inputs_of(case), "optimized"), dtype
 
 
+@pytest.mark.parametrize("porder", [porder for porder in ORDERS if porder != "fro"])
+def test_norms_of_single_elements(porder: float) -> None:
+    """Along an axis of one element, magnitudes, or for porder 0 whether it is other than zero."""
+    for dtype in FLOATS:
+        case = case_of("p_norm", {"x": (5, 1, 9)}, dtype, porder=porder, axis=1)
+        x = np.linspace(-2, 2, 45)
+        assert not complaint(case, inputs_of(case, x=x), "optimized"), dtype
+
+
 @pytest.mark.parametrize("porder", [inf, -inf])
 @pytest.mark.parametrize("special", [nan, -nan, inf, -inf, 0.0, -0.0])
 def test_extremes_are_those_of_numpy(porder: float, special: float) -> None:
