@@ -17,6 +17,8 @@ BLOCK = 1 << 12
 """Elements per block sum in the accumulating dtype; block sums are added in float64."""
 TASKS = 16
 """Tasks per thread, for load balance."""
+NARROW, LINE, LEAST_ROWS = 64, 256, 16
+"""Maximum columns of which several rows are summed in one vector loop, its elements, and the least number of loops."""
 
 
 @kernel("mean", "optimized", "cpu", FLOATS, prepare=True)
@@ -27,7 +29,7 @@ def mean(*, x: Any, axis: Axis, keepdim: bool, out: dict[str, Any]) -> Bound:
     if x.size == 0:
         return lambda: result.fill(np.nan)
     steps, source = [], x
-    layouts = reduction_steps(x.shape, normalize_axes(axis, x.ndim))
+    layouts = [one for layout in reduction_steps(x.shape, normalize_axes(axis, x.ndim)) for one in _folded(layout)]
     for layout in layouts:
         target = result if layout is layouts[-1] else np.empty(layout.count)
         steps.append(_step(layout, source, target))
@@ -40,6 +42,17 @@ def mean(*, x: Any, axis: Axis, keepdim: bool, out: dict[str, Any]) -> Bound:
             step()
 
     return run
+
+
+def _folded(layout: Reduction) -> tuple[Reduction, ...]:
+    """The layout; for narrow columns that of wider ones, several rows each, and that of their means."""
+    a, _, b, _, c = layout.shape
+    if b > 1 or not 1 < c <= NARROW:
+        return (layout,)
+    most = min(LINE // c, layout.length // LEAST_ROWS)
+    many = max((rows for rows in range(2, most + 1) if layout.length % rows == 0), default=1)
+    wide, narrow = Reduction(a, layout.length // many, 1, 1, many * c), Reduction(a, many, 1, 1, c)
+    return (wide, narrow) if many > 1 else (layout,)
 
 
 def _step(layout: Reduction, x: Any, result: Any) -> Bound:

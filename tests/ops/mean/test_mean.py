@@ -110,6 +110,14 @@ def test_row_lengths(dtype: str, length: int) -> None:
     assert not complaint(case, inputs_of(case), "optimized", layout="offset")
 
 
+@pytest.mark.parametrize("shape", [(3, 640, 3), (2, 97, 5), (1, 90, 64), (2, 64, 65), (2, 30, 7)])
+def test_narrow_columns(shape: tuple[int, ...]) -> None:
+    """Several rows are averaged as one, where their number divides the rows: few and many, wide enough and prime."""
+    for dtype in drawn_of("mean", FLOATS):
+        case = case_of("mean", {"x": shape}, dtype, axis=1)
+        assert not complaint(case, inputs_of(case), "optimized"), dtype
+
+
 def test_wrong_means_fail() -> None:
     """A divisor off by one, the sum, a skipped element, the mean over the other axis and of magnitudes are caught."""
     case = case_of("mean", {"x": (31, 31)}, "float32", axis=1)
