@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 from math import prod
 from typing import Any
@@ -94,7 +95,9 @@ def normalization(
     return run_and_move
 
 
-def _apply(pass_over: Bound, arrays: tuple[Any, Any, Any], repeats: int, shift: Any, mean: Any, scale: Any) -> None:
+def _apply(
+    pass_over: Callable[..., None], arrays: tuple[Any, Any, Any], repeats: int, shift: Any, mean: Any, scale: Any
+) -> None:
     """One pass: (x - mean) scale + shift, plus the addend, into y; per channel, which repeat along a row."""
     x, addend, y = arrays
     each = (np.tile(values, repeats) if repeats > 1 else values for values in (mean, scale, shift))
