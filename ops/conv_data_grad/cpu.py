@@ -16,7 +16,7 @@ from opgauge.ops._core.kernel import Bound
 from opgauge.ops._core.registry import kernel
 from opgauge.ops._cpu.threads import count
 from opgauge.ops._cpu.tile import PRODUCT_SPEED, scratch, widened
-from opgauge.ops.conv_data_grad.images import FEW_PIXELS, columns_of, images_at_once, links_of
+from opgauge.ops.conv_data_grad.images import columns_of, images_at_once, links_of, share_products
 from opgauge.ops.conv_data_grad.op import ConvDataGradParams, ConvGeometry, geometry
 
 HALF_BYTES = 2
@@ -62,10 +62,9 @@ def conv_data_grad(
     found = geometry(x_like.shape, filter.shape, ConvDataGradParams(**options))
     wide = np.dtype(np.float32) if dy.dtype.itemsize == HALF_BYTES else dy.dtype
     tensors = Tensors(dy, filter, out["dx"], add_to_output, wide)
-    by_pixels = found.is_pointwise and not found.channels_last
-    many = not by_pixels or found.batch == 1 or prod(found.size) >= FEW_PIXELS
-    if dy.size and filter.size and many and found.groups == 1 and {*found.strides} == {1}:
-        return (_by_pixels if by_pixels else _by_rows)(found, tensors)
+    alone = not (found.is_pointwise and share_products(found))
+    if dy.size and filter.size and alone and found.groups == 1 and {*found.strides} == {1}:
+        return (_by_pixels if found.is_pointwise and not found.channels_last else _by_rows)(found, tensors)
     if dy.size and filter.size and _small_groups(found):
         return _directly(found, tensors)
     return (_columns_last if found.channels_last else _columns_first)(found, tensors)
@@ -77,7 +76,7 @@ def _small_groups(found: ConvGeometry) -> bool:
     Channels first, loops run along rows: images of few pixels are faster as one product and a list of additions.
     """
     per_group, group_outs = found.channels // found.groups, found.out_channels // found.groups
-    if not found.channels_last and found.batch > 1 and prod(found.out_size) < FEW_PIXELS:
+    if share_products(found):
         return False
     fewest = FEWEST_GROUPS if found.channels_last else 2
     return found.groups >= fewest and per_group * group_outs <= MOST_PRODUCTS

@@ -21,7 +21,9 @@ SHORT_ROW, MOST_LINKS = 8, 4096
 
 def links_of(found: ConvGeometry) -> tuple[Array, Array] | None:
     """Offsets in a channel's columns, and in its dx, of all that is added; None for rows that vectors pay for."""
-    if not found.out_size or found.out_size[-1] >= SHORT_ROW or prod((*found.kernel, *found.out_size)) > MOST_LINKS:
+    if found.is_pointwise or not found.out_size or found.out_size[-1] >= SHORT_ROW:
+        return None
+    if prod((*found.kernel, *found.out_size)) > MOST_LINKS:
         return None
     rank = len(found.size)
     taps, outs = (np.indices(lengths).reshape(rank, -1) for lengths in (found.kernel, found.out_size))
@@ -31,6 +33,11 @@ def links_of(found: ConvGeometry) -> tuple[Array, Array] | None:
     places = outs[:, None] * strides - padding + taps[:, :, None] * dilation
     inside = ((places >= 0) & (places < size)).all(axis=0)
     return np.flatnonzero(inside), np.ravel_multi_index(tuple(places[:, inside]), found.size)
+
+
+def share_products(found: ConvGeometry) -> bool:
+    """Whether images, channels first, have so few pixels that each would read the filter for little."""
+    return not found.channels_last and found.batch > 1 and prod(found.out_size) < FEW_PIXELS
 
 
 def images_at_once(found: ConvGeometry, wide: Any) -> tuple[int, int]:

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from opgauge.ops._core.axes import largest_divisor
 from opgauge.ops._core.broadcast import merge_operands, reduced_axes
 from opgauge.ops._core.dtype import FLOATS
 from opgauge.ops._core.kernel import Bound
@@ -146,7 +147,7 @@ def _in_longer_lines(summed: Any, line: Any, *, is_same: bool) -> tuple[Any, Any
     if apart or (summed.weight[-1] != (line.length if line.dense else 0) and not (line.dense and is_same)):
         return summed, line
     rows = int(summed.lengths[-1])
-    repeats = max(many for many in range(1, max(2, TILE // line.length + 1)) if rows % many == 0)
+    repeats = largest_divisor(rows, TILE // line.length)
     scale = np.ones(len(summed.lengths), np.int64)
     scale[-1] = repeats
     longer = type(summed)(summed.lengths // scale, summed.dout * scale, summed.weight * scale)

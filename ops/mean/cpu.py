@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from opgauge.ops._core.axes import Axis, Reduction, normalize_axes, reduction_steps
+from opgauge.ops._core.axes import Axis, Reduction, largest_divisor, normalize_axes, reduction_steps
 from opgauge.ops._core.dtype import FLOATS
 from opgauge.ops._core.kernel import Bound
 from opgauge.ops._core.registry import kernel
@@ -49,8 +49,7 @@ def _folded(layout: Reduction) -> tuple[Reduction, ...]:
     a, _, b, _, c = layout.shape
     if b > 1 or not 1 < c <= NARROW:
         return (layout,)
-    most = min(LINE // c, layout.length // LEAST_ROWS)
-    many = max((rows for rows in range(2, most + 1) if layout.length % rows == 0), default=1)
+    many = largest_divisor(layout.length, min(LINE // c, layout.length // LEAST_ROWS))
     wide, narrow = Reduction(a, layout.length // many, 1, 1, many * c), Reduction(a, many, 1, 1, c)
     return (wide, narrow) if many > 1 else (layout,)
 

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from opgauge.ops._core.axes import largest_divisor
 from opgauge.ops._core.dtype import FLOATS
 from opgauge.ops._core.kernel import Bound
 from opgauge.ops._core.registry import kernel
@@ -112,5 +113,4 @@ def _move(targets: tuple[Any, Any], before: tuple[Any, Any], now: tuple[Any, Any
 
 def _repeats(rows: int, channels: int) -> int:
     """Rows of few channels that are taken as one, so that loops along it are vectors; they divide the rows."""
-    most = LINE // channels if channels <= NARROW and rows >= LEAST_ROWS else 1
-    return max((many for many in range(2, most + 1) if rows % many == 0), default=1)
+    return largest_divisor(rows, LINE // channels) if channels <= NARROW and rows >= LEAST_ROWS else 1

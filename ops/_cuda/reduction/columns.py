@@ -28,8 +28,7 @@ COLUMN_THREADS, COLUMN_BUSY = 256, 1024
 MOST_LANES = 64
 """Maximum lanes along c per block."""
 FOLDED_LANES = 8
-"""Maximum lanes, per element of a vector, for narrow rows that are folded. Twice as many cost
-up to 10 %."""
+"""Maximum lanes, per element of a vector, for narrow rows that are folded. Twice as many cost up to 10 %."""
 LANES, LEAST_LANES = (64, 32, 16, 8, 4, 2), 2
 """Lanes of blocks that share a row, and the fewest: 32 bytes, a sector of the cache."""
 SPLIT_VECTORS, SPLIT_LANES, SPLIT_EACH, SPLIT_BLOCKS = 32, 8, 4, 2
