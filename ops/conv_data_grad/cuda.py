@@ -24,12 +24,12 @@ from opgauge.ops._cuda.source import CudaSource, Gpu, current_gpu, multiprocesso
 from opgauge.ops._cuda.struct import DIVISOR, divisor, pack
 from opgauge.ops.conv_data_grad.cuda_direct import DirectConfig, convolve_directly, direct_config
 from opgauge.ops.conv_data_grad.cuda_gather import gather, gather_layout
+from opgauge.ops.conv_data_grad.cuda_small import THREADS, SmallConfig, replaces_direct, replaces_product, small_config
 from opgauge.ops.conv_data_grad.gather_layout import GatherLayout
 from opgauge.ops.conv_data_grad.op import ConvDataGradParams, ConvGeometry, geometry
 
-THREADS = 256
 AXES = 3
-"""Threads per block, and number of spatial axes."""
+"""Number of spatial axes."""
 _FOLD_BLOCKS = 16
 """Maximum blocks per multiprocessor that fold columns into dx: more shorten the last wave, each has a cost."""
 _AXES = np.dtype(
@@ -44,15 +44,6 @@ _FACTORS = np.dtype(
     + [("outs", np.int32), ("lanes", np.int32)]
 )
 """`Factors` of kernels.cu: strides of dy and of the filter in elements. outs: output channels of a group."""
-_LANE_THREADS = 512
-"""Threads per multiprocessor up to which more of them share an element of dx; on an H100 twice as many are slower."""
-_LONGEST_CHAIN = 256
-"""Maximum products that a thread adds one after the other: longer sums lose accuracy."""
-_ELEMENT_PRODUCTS = 8
-"""Multiply-adds in the time of which an element of dx is located."""
-_FEW_POINTWISE, _FEW_16_BIT, _FEW = 3 << 20, 4 << 20, 10 << 20
-"""Multiply-adds up to which one launch without tensor cores is faster: than a single product, than repacking and a
-product in 16 bits, and in wider types."""
 
 
 def _fold_name(dtype: str, last: bool) -> str:  # noqa: FBT001
@@ -71,17 +62,6 @@ SOURCE = CudaSource(
     structs={"Axes": _AXES, "Columns": _COLUMNS, "Factors": _FACTORS},
 )
 """Declared instances of kernels.cu."""
-
-
-class SmallConfig(NamedTuple):
-    """Launch of `multiply`: `lanes` threads share an element of dx."""
-
-    found: ConvGeometry
-    lanes: int
-    workspace_bytes: int = 0
-
-    def __str__(self) -> str:
-        return f"multiply, {self.lanes} threads an element"
 
 
 class ColumnsConfig(NamedTuple):
@@ -103,11 +83,11 @@ def plan(found: ConvGeometry, dtype: str, gpu: Gpu, *, added: bool = False) -> C
 
     One launch for small groups or few products; one product for 1x1; taps that gather dy; else columns.
     """
-    direct = direct_config(found, dtype, gpu)
+    small, direct = small_config(found, gpu), direct_config(found, dtype, gpu)
     if direct is not None:
-        return direct
-    if is_small(found, dtype):
-        return SmallConfig(found, _lanes(found, gpu))
+        return small if replaces_direct(small, direct, gpu) else direct
+    if replaces_product(small, dtype):
+        return small
     own = supported(dtype, gpu)
     if own and found.is_pointwise:
         return _product(found, dtype, dtype, added=added)
@@ -251,41 +231,6 @@ def _fold(found: ConvGeometry, columns: Any, dx: Any, addend: Any) -> Bound:
     numbers = (np.uint32(dx.size), _axes(found), _columns(found), divisor(found.channels), each)
     arguments = (columns, addend, dx, *numbers)
     return lambda: function(grid, (THREADS,), arguments)
-
-
-def _elements(found: ConvGeometry) -> int:
-    """Elements of dx."""
-    return found.batch * found.channels * prod(found.size)
-
-
-def products(found: ConvGeometry) -> int:
-    """Multiply-adds, without those of taps that reach beyond dy."""
-    total = found.batch * found.out_channels * (found.channels // found.groups)
-    for axis in zip(
-        found.size, found.out_size, found.kernel, found.strides, found.padding, found.dilation, strict=True
-    ):
-        size, out, kernel, stride, padding, dilation = axis
-        moved = (padding - tap * dilation for tap in range(kernel))
-        total *= sum(max(0, min(out, (size - 1 + at) // stride + 1) - max(0, -(-at // stride))) for at in moved)
-    return total
-
-
-def is_small(found: ConvGeometry, dtype: str) -> bool:
-    """Whether one launch without tensor cores is faster than others."""
-    in_16_bits = dtype_info(dtype).itemsize == np.dtype(np.float16).itemsize
-    work = products(found) + _ELEMENT_PRODUCTS * _elements(found)
-    return work <= (_FEW_POINTWISE if found.is_pointwise else _FEW_16_BIT if in_16_bits else _FEW)
-
-
-def _lanes(found: ConvGeometry, gpu: Gpu) -> int:
-    """Threads that share an element of dx: they fill the device, and their chains of sums are short."""
-    lanes, outs = 1, found.out_channels // found.groups
-    size, wanted = _elements(found), _LANE_THREADS * gpu.multiprocessors
-    while lanes < min(outs, THREADS) and (
-        size * lanes < wanted or -(-outs // lanes) * prod(found.kernel) > _LONGEST_CHAIN
-    ):
-        lanes *= 2
-    return lanes
 
 
 def _multiply_small(config: SmallConfig, dy: Any, weight: Any, dx: Any, addend: Any) -> Bound:

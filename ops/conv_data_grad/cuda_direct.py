@@ -327,7 +327,7 @@ def pays(found: ConvGeometry, dtype: str) -> bool:
     """Whether groups are so small that tensor cores would be mostly idle."""
     upsampled = prod(map(min, found.strides, found.size))
     products = found.channels // found.groups * (found.out_channels // found.groups) * upsampled
-    return found.groups > 1 and products <= (MOST_PRODUCTS_16_BIT if dtype_info(dtype).itemsize == 2 else MOST_PRODUCTS)
+    return products <= (MOST_PRODUCTS_16_BIT if dtype_info(dtype).itemsize == 2 else MOST_PRODUCTS)
 
 
 def direct_config(found: ConvGeometry, dtype: str, gpu: Gpu) -> DirectConfig | None:

@@ -15,7 +15,7 @@ from opgauge.ops.conv_data_grad.op import ConvGeometry
 from opgauge.ops.conv_data_grad.residue_classes import AXES, MOST_PASSES, MOST_TAPS, Axis, ClassTiles, axes_of
 
 LINE_BYTES, SCALE_BYTES, PREPARE_THREADS, RING = 64, 4, 128, 3
-ALIGNMENT, RESERVED_BYTES = 256, 4096
+ALIGNMENT, RESERVED_BYTES, SECTOR_BYTES = 256, 4096, 32
 PATCH_STEP = 8
 LARGEST_INDEX = 2**31 - 1
 UNIT_WASTE = 0.04
@@ -34,15 +34,18 @@ _PLAN = np.dtype(
         for name in (
             *("images", "channels", "outs", "group_outs", "rows", "row_tiles", "chunks", "lines"),
             *("patch", "patches", "stage_taps", "share", "splits", "passes", "merged", "last"),
+            "row_bits",
         )
     ]
     + [(name, np.int32, (AXES,)) for name in _AXES]
-    + [("per_group", DIVISOR), ("padded", DIVISOR, (AXES,)), ("classes", DIVISOR, (AXES,))]
+    + [(name, DIVISOR) for name in ("per_group", "line_blocks", "row_blocks", "row_classes")]
+    + [("padded", DIVISOR, (AXES,)), ("classes", DIVISOR, (AXES,))]
     + [("pass", _PASS, (MOST_PASSES,))]
 )
 """`Plan` of the kernels. rows: of the product of a group. chunks: of channels, each of `lines`. patch: lines of a
 patch, `patches` of which are in shared memory. share: chunks of a split. merged: rows are classes of channels. last:
-channels are last. step: pixels of dy between taps."""
+channels are last. step: pixels of dy between taps. row_bits: base-2 logarithm of adjacent rows of a block of `prepare`;
+line_blocks, row_blocks, row_classes: its blocks for the lines of a row, for the rows of a class, and classes."""
 STRUCTS = {"Pass": _PASS, "Plan": _PLAN}
 """Structs that the generated header declares."""
 
@@ -235,7 +238,7 @@ class GatherLayout:
             lines * LINE_BYTES,
             lines * SCALE_BYTES,
             sum(self.filter_lines) * LINE_BYTES,
-            self.filter_blocks * SCALE_BYTES,
+            self.found.groups * len(self.parts) * self.rows * SCALE_BYTES,
             4 * shared_tiles * self.splits * self.tile.rows * self.tile.columns,
             4 * shared_tiles,
         )
@@ -247,9 +250,25 @@ class GatherLayout:
         return sum(self.sizes)
 
     @property
+    def row_bits(self) -> int:
+        """Base-2 logarithm of adjacent rows of a block of `prepare`: those of a sector of the filter."""
+        adjacent = min(self.per_group, SECTOR_BYTES // self.itemsize) if self.found.channels_last else 1
+        return (adjacent - 1).bit_length()
+
+    @property
+    def pack_grid(self) -> tuple[int, int, int]:
+        """Blocks of `prepare` for the lines of a row, for the rows of a class, and classes, of a part and a group.
+
+        A block has all lines of float32, which share a scale, and one line per thread of other types.
+        """
+        lines = self.chunks * max(part.taps for part in self.parts)
+        line_blocks = 1 if self.itemsize == 4 else max(1, -(-(lines << self.row_bits) // PREPARE_THREADS))
+        return line_blocks, -(-self.per_group // (1 << self.row_bits)), prod(self.classes)
+
+    @property
     def filter_blocks(self) -> int:
-        """Blocks of `prepare` for the filter: one for each row of a part and a group."""
-        return self.found.groups * len(self.parts) * self.rows
+        """Blocks of `prepare` for the filter."""
+        return self.found.groups * len(self.parts) * prod(self.pack_grid)
 
     @property
     def prepare_blocks(self) -> int:
@@ -281,9 +300,12 @@ class GatherLayout:
             *(("chunks", self.chunks), ("lines", self.lines), ("patch", self.patch), ("patches", self.patches)),
             *(("stage_taps", self.stage_taps), ("share", self.share), ("splits", self.splits)),
             *(("passes", len(self.parts)), ("merged", self.merged), ("last", found.channels_last)),
+            ("row_bits", self.row_bits),
         ):
             plan[name] = value
-        plan["per_group"] = divisor(self.per_group)
+        blocks = ("line_blocks", "row_blocks", "row_classes")
+        for name, number in zip(("per_group", *blocks), (self.per_group, *self.pack_grid), strict=True):
+            plan[name] = divisor(number)
         for at, (axis, classes) in enumerate(zip(self.axes, self.classes, strict=True)):
             for name in _AXES:
                 plan[name][at] = 1 if name == "step" and self.merged else getattr(axis, name)

@@ -78,17 +78,27 @@ __device__ __forceinline__ void store_lines(
   }
 }
 
-// Packs one row of the product for one pass: its lines for all chunks and taps, and its inverse scale.
+// Packs lines of `2^row_bits` adjacent rows of the product for one pass, and writes the rows' inverse scales. Neighbouring
+// threads have neighbouring rows, which are adjacent in memory if channels are last. float32: all lines of the rows, whose
+// largest value scales them; else one line per thread.
 template <typename T>
-__device__ __forceinline__ void pack_row(
+__device__ __forceinline__ void pack_rows(
     const T* __restrict__ filter, uint4* __restrict__ packed, float* __restrict__ row_scales, const Plan& plan,
     int tile_rows, int block) {
+  constexpr bool SCALED = sizeof(T) == 4;
   __shared__ int entries[MOST_TAPS];
-  __shared__ float warps[PREPARE_THREADS / 32];
-  const int part = block / plan.rows, row = block - part * plan.rows;
-  const int group = part / plan.passes;
+  __shared__ float largest[PREPARE_THREADS];
+  const auto next = [&](const Divisor& length) {
+    const int whole = quotient(block, length), inner = remainder(block, whole, length);
+    block = whole;
+    return inner;
+  };
+  const int line_block = next(plan.line_blocks), inner_block = next(plan.row_blocks), which = next(plan.row_classes);
+  const int group = block / plan.passes, part = block, each = plan.per_group.value;
   const Pass& pass = plan.pass[part - group * plan.passes];
-  const int which = quotient(row, plan.per_group), inner = remainder(row, which, plan.per_group);
+  const int row_of = threadIdx.x & ((1 << plan.row_bits) - 1), lane = threadIdx.x >> plan.row_bits;
+  const int inner = (inner_block << plan.row_bits) + row_of, row = which * each + inner;
+  const bool valid = inner < each;
   int residue[AXES];
   residues(residue, plan, pass, which);
   for (int tap = threadIdx.x; tap < pass.taps; tap += PREPARE_THREADS) {
@@ -97,44 +107,49 @@ __device__ __forceinline__ void pack_row(
     entries[tap] = entry(plan, residue, to);
   }
   __syncthreads();
-  const int each = plan.per_group.value, kernel = plan.kernel[0] * plan.kernel[1] * plan.kernel[2];
-  const auto read = [&](int out, int tap) {
-    const int at = entries[tap];
-    if (at < 0 || out >= plan.group_outs) return T(0.0f);
-    const long long first = static_cast<long long>(group) * plan.group_outs + out;
-    return filter[plan.last ? (first * kernel + at) * each + inner : (first * each + inner) * kernel + at];
-  };
-  float factor = 1;
-  if constexpr (sizeof(T) == 4) {
-    float most = 0;
-#pragma unroll 4
-    for (int i = threadIdx.x; i < plan.group_outs * pass.taps; i += PREPARE_THREADS) {
-      const int out = i / pass.taps;
-      most = fmaxf(most, fabsf(read(out, i - out * pass.taps)));
+  const int kernel = plan.kernel[0] * plan.kernel[1] * plan.kernel[2], lines = plan.chunks * pass.taps;
+  const auto read = [&](T(&values)[CHANNELS<T>], int line) {
+    const int chunk = line / pass.taps, at = entries[line - chunk * pass.taps];
+#pragma unroll
+    for (int j = 0; j < CHANNELS<T>; ++j) {
+      const int out = chunk * CHANNELS<T> + j;
+      const long long first = static_cast<long long>(group) * plan.group_outs + out;
+      const long long from = plan.last ? (first * kernel + at) * each + inner : (first * each + inner) * kernel + at;
+      values[j] = valid && at >= 0 && out < plan.group_outs ? filter[from] : T(0.0f);
     }
+  };
+  const int lanes = PREPARE_THREADS >> plan.row_bits, step = SCALED ? lanes : lines;
+  float factor = 1;
+  if constexpr (SCALED) {
+    float most = 0;
+    for (int line = lane; line < lines; line += step) {
+      T values[CHANNELS<T>];
+      read(values, line);
 #pragma unroll
-    for (int lane = 16; lane > 0; lane /= 2) most = fmaxf(most, __shfl_xor_sync(0xffffffffu, most, lane));
-    if (threadIdx.x % 32 == 0) warps[threadIdx.x / 32] = most;
+      for (int j = 0; j < CHANNELS<T>; ++j) most = fmaxf(most, fabsf(values[j]));
+    }
+    largest[threadIdx.x] = most;
+    for (int half = PREPARE_THREADS / 2; half >> plan.row_bits > 0; half /= 2) {
+      __syncthreads();
+      if (threadIdx.x < half) largest[threadIdx.x] = fmaxf(largest[threadIdx.x], largest[threadIdx.x + half]);
+    }
     __syncthreads();
-#pragma unroll
-    for (int warp = 0; warp < PREPARE_THREADS / 32; ++warp) most = fmaxf(most, warps[warp]);
-    const int top = exponent(most);
+    const int top = exponent(largest[row_of]);
     factor = power(254 + TOP - top);
-    if (threadIdx.x == 0) row_scales[block] = power(min(top, 254));
+    if (lane == 0 && valid) row_scales[static_cast<long long>(part) * plan.rows + row] = power(min(top, 254));
   }
+  if (!valid) return;
   const int rows = plan.row_tiles * tile_rows;
-  for (int i = threadIdx.x; i < plan.chunks * pass.taps; i += PREPARE_THREADS) {  // neighbouring threads, neighbouring taps
-    const int chunk = i / pass.taps, tap = i - chunk * pass.taps;
+  for (int line = line_block * lanes + lane; line < lines; line += step) {
     T values[CHANNELS<T>];
-#pragma unroll
-    for (int j = 0; j < CHANNELS<T>; ++j) values[j] = read(chunk * CHANNELS<T> + j, tap);
-    const long long line = pass.filter + (static_cast<long long>(group) * plan.chunks * pass.taps + i) * rows + row;
-    put(packed + line * (LINE / 16), swizzle(row), values, factor);
+    read(values, line);
+    const long long all = static_cast<long long>(group) * plan.chunks * pass.taps + line;
+    put(packed + (pass.filter + all * rows + row) * (LINE / 16), swizzle(row), values, factor);
   }
 }
 
 // prepare: blocks repack dy and the filter.
-// Layout   dy, filter in either data format      Grid  rows of the filter + blocks of lines      Block  PREPARE_THREADS
+// Layout   dy, filter in either data format      Grid  blocks of filter rows + of lines      Block  PREPARE_THREADS
 // Writes   lines (groups, chunks, lines) and their inverse scales, packed filter and its rows' inverse scales
 template <typename T>
 __global__ void __launch_bounds__(PREPARE_THREADS) prepare(
@@ -143,7 +158,7 @@ __global__ void __launch_bounds__(PREPARE_THREADS) prepare(
     const __grid_constant__ Plan plan) {
   const int block = blockIdx.x;
   if (block < filter_blocks) {
-    pack_row(filter, packed, row_scales, plan, tile_rows, block);
+    pack_rows(filter, packed, row_scales, plan, tile_rows, block);
   } else {
     store_lines(dy, lines, scales, plan, block - filter_blocks);
   }

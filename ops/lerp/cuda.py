@@ -39,8 +39,9 @@ STEPS, NO_TENSOR = ((1, 1), (0, 1), (1, 0)), -1
 """Element strides of x and y along a row (0: repeated), and the stride that denotes a scalar weight."""
 LARGE_THREADS = 1024
 """Threads per block for long tensors with one weight per element."""
-FEW_ELEMENTS = 1 << 16
-"""Elements up to which a thread computes one: such launches are bound by latency, not by bandwidth."""
+FEW_ELEMENTS = 3 << 17
+"""Elements up to which a thread computes one: such launches are bound by latency, not by bandwidth. On an H100 10 to
+30 % faster from 131072 to 393216 elements, 3 to 35 % slower for a million."""
 WARP = 32
 IN_FLIGHT = 4
 """Threads of a warp, and vectors in flight per summing thread."""

@@ -10,7 +10,7 @@ from math import prod
 import pytest
 
 from opgauge.ops._core.dtype import FLOATS
-from opgauge.ops.conv_data_grad import cuda_direct
+from opgauge.ops.conv_data_grad import cuda, cuda_direct
 from opgauge.ops.conv_data_grad.cuda_direct import DirectConfig, configs, pays, select
 from opgauge.ops.conv_data_grad.op import ConvDataGradParams, ConvGeometry, geometry
 from tests.emulation.emulator import Emulator, complaint, emulated
@@ -37,6 +37,7 @@ GROUPED = (
     Convolution((3, 24, 5, 5), (24, 1, 1, 1), add=True, params={"groups": 24}),
     Convolution((1, 3, 40, 30), (3, 1, 9, 4), params={"groups": 3, "padding_before": 4}),
     Convolution((1, 64, 7, 7), (64, 1, 3, 3), params={"groups": 64, "padding_before": 1}),
+    Convolution((2, 1, 13, 11), (2, 1, 4, 4), add=True),
 )
 
 
@@ -48,8 +49,9 @@ def geometry_of(made: Convolution, layout: str) -> ConvGeometry:
 
 @pytest.fixture(scope="module")
 def emulator(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Emulator]:
-    """An emulator in which the kernels of all convolutions are compiled at once."""
-    with emulated(tmp_path_factory.mktemp("emulated")) as made:
+    """An emulator in which the kernels of all convolutions are compiled at once; nothing else is chosen meanwhile."""
+    with pytest.MonkeyPatch.context() as patch, emulated(tmp_path_factory.mktemp("emulated")) as made:
+        patch.setattr(cuda, "replaces_direct", lambda *_: False)
         for convolution, layout, dtype in product(GROUPED, LAYOUTS, FLOATS):
             case = convolution.case(dtype, layout)
             made.attempt(case, inputs_of(case)).bind()
@@ -111,11 +113,12 @@ def test_channels_last_blocks_take_whole_sectors() -> None:
 
 
 def test_large_groups_are_left_to_tensor_cores() -> None:
-    """Depthwise convolutions pay, groups of 32 channels and convolutions without groups do not."""
+    """Depthwise convolutions and few channels without groups pay, groups of 32 channels do not."""
     depthwise = geometry((8, 64, 9, 9), (64, 1, 3, 3), ConvDataGradParams(1, 1, 1, 64))
     wide = geometry((8, 64, 9, 9), (64, 32, 3, 3), ConvDataGradParams(1, 1, 1, 2))
-    whole = geometry((8, 4, 9, 9), (4, 4, 3, 3), ConvDataGradParams(1, 1))
-    assert [pays(found, "float16") for found in (depthwise, wide, whole)] == [True, False, False]
+    few = geometry((8, 4, 9, 9), (4, 4, 3, 3), ConvDataGradParams(1, 1))
+    whole = geometry((8, 8, 9, 9), (8, 8, 3, 3), ConvDataGradParams(1, 1))
+    assert [pays(found, "float16") for found in (depthwise, few, wide, whole)] == [True, True, False, False]
 
 
 def test_a_larger_tile_costs_more() -> None:

@@ -84,7 +84,8 @@ def judge_of(size: Size, dtype: str, layout: str, *, add: bool) -> Callable[...,
 
     def judge(choices: Sequence[Any], multiprocessors: int, **constants: Any) -> str:
         with timer.session("numpy"), pytest.MonkeyPatch.context() as patch:
-            patch.setattr(cuda, "is_small", lambda *_: False)
+            patch.setattr(cuda, "direct_config", lambda *_: None)
+            patch.setattr(cuda, "replaces_product", lambda *_: False)
             patch.setattr(source, "multiprocessors", lambda: multiprocessors)
             patch.setattr(hopper, "CHOICES", choices)
             for name, value in constants.items():

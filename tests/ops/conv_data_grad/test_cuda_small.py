@@ -11,7 +11,8 @@ import pytest
 from opgauge.harness.worker.verify import expect
 from opgauge.ops import find_kernel
 from opgauge.ops._core.dtype import FLOATS
-from opgauge.ops.conv_data_grad import cuda
+from opgauge.ops._cuda.source import Gpu
+from opgauge.ops.conv_data_grad import cuda, cuda_small
 from opgauge.ops.conv_data_grad.op import ConvDataGradParams, geometry
 from tests.emulation.emulator import Emulator, complaint, emulated
 from tests.launches import bind_and_run, recorded
@@ -32,15 +33,26 @@ SMALL = (
 )
 
 
+H100 = Gpu(132, 90, 232_448)
+
+
+def choose(patch: pytest.MonkeyPatch, *, small: bool) -> None:
+    """Launch `multiply` for all convolutions, or for none; then columns have those without tensor cores."""
+    for name in ("replaces_direct", "replaces_product"):
+        patch.setattr(cuda, name, lambda *_: small)
+
+
 @pytest.fixture(scope="module")
 def emulator(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Emulator]:
     """An emulator in which the kernels of all convolutions are compiled at once."""
     with emulated(tmp_path_factory.mktemp("emulated")) as made:
-        for convolution, layout, dtype in product(SMALL, LAYOUTS, FLOATS):
-            case = convolution.case(dtype, layout)
-            made.attempt(case, inputs_of(case)).bind()
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(cuda, "is_small", lambda *_: False)
+            choose(patch, small=True)
+            for convolution, layout, dtype in product(SMALL, LAYOUTS, FLOATS):
+                case = convolution.case(dtype, layout)
+                made.attempt(case, inputs_of(case)).bind()
+            choose(patch, small=False)
+            patch.setattr(cuda, "direct_config", lambda *_: None)
             for layout in LAYOUTS:
                 case = SMALL[0].case("float64", layout)
                 made.attempt(case, inputs_of(case)).bind()
@@ -50,8 +62,11 @@ def emulator(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Emulator]:
 
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("number", range(len(SMALL)))
-def test_few_products_give_what_the_reference_says(emulator: Emulator, number: int, layout: str) -> None:
+def test_few_products_give_what_the_reference_says(
+    emulator: Emulator, number: int, layout: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Strides, dilations, ranks, groups, addends and unaligned addresses: dx is right, and nothing else is written."""
+    choose(monkeypatch, small=True)
     for turn, dtype in enumerate(FLOATS):
         case = SMALL[number].case(dtype, layout)
         found = complaint(
@@ -64,7 +79,8 @@ def test_few_products_give_what_the_reference_says(emulator: Emulator, number: i
 @pytest.mark.parametrize("number", range(len(SMALL)))
 def test_columns_are_folded(emulator: Emulator, number: int, layout: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Columns, as float64 has them if there are many products, are folded to what the reference says."""
-    monkeypatch.setattr(cuda, "is_small", lambda *_: False)
+    choose(monkeypatch, small=False)
+    monkeypatch.setattr(cuda, "direct_config", lambda *_: None)
     case = SMALL[number].case("float64", layout)
     assert complaint(emulator, case, inputs_of(case), offset=False, mixed=2, seed=number) == ""
 
@@ -81,14 +97,15 @@ def test_products_are_counted(number: int) -> None:
     case = SMALL[number].case("float64")
     inputs = inputs_of(case, **{name: np.ones(spec.shape) for name, spec in case.resolved.inputs.items()})
     counted = expect(case, inputs).values["dx"].sum() - SMALL[number].add * inputs.wide["x_like"].size
-    assert cuda.products(geometry(case.shapes["x_like"], case.shapes["filter"], case.params)) == counted
+    assert cuda_small.products(geometry(case.shapes["x_like"], case.shapes["filter"], case.params)) == counted
 
 
 @pytest.mark.parametrize(
     ("made", "dtype", "small"),
     [
         (Convolution((1, 96, 7, 7), (64, 96, 7, 7)), "float32", True),
-        (Convolution((1, 192, 7, 8), (256, 192, 1, 1), params={"dilation_rate": 2}), "bfloat16", True),
+        (Convolution((1, 192, 7, 8), (256, 192, 1, 1), params={"dilation_rate": 2}), "bfloat16", False),
+        (Convolution((1, 48, 5, 7), (1024, 48, 1, 1)), "bfloat16", True),
         (Convolution((4, 64, 8, 8), (64, 64, 3, 3), params={"padding_before": 1}), "float32", True),
         (Convolution((4, 64, 8, 8), (64, 64, 3, 3), params={"padding_before": 1}), "float16", False),
         (Convolution((8, 64, 14, 14), (128, 64, 1, 1)), "float32", False),
@@ -104,16 +121,41 @@ def test_few_products_take_one_launch(made: Convolution, dtype: str, small: bool
 
 
 @pytest.mark.parametrize("made", SMALL)
-def test_lanes_fill_the_device(made: Convolution) -> None:
-    """Output channels are shared by as many threads as fill the device, or as there are output channels."""
+def test_no_other_number_of_threads_is_estimated_faster(made: Convolution) -> None:
+    """Threads of an element are a power of two within a block, share the channels, and add short chains."""
     case = made.case("float32")
-    with recorded() as launches:
-        bind_and_run(case, find_kernel("conv_data_grad", "optimized", "cuda", "float32"))
-    ((blocks,),) = (launch.grid for launch in launches)
     found = geometry(case.shapes["x_like"], case.shapes["filter"], case.params)
-    size, outs = case.resolved.outputs["dx"].size, found.out_channels // found.groups
-    threads = blocks * cuda.THREADS
-    assert min(size * min(outs, cuda.THREADS), 512 * 132) <= threads < 2 * size * outs + cuda.THREADS
+    config, outs = cuda_small.small_config(found, H100), found.out_channels // found.groups
+    taps = cuda_small.products(found) / (cuda_small.elements(found) * outs)
+    assert config.lanes & (config.lanes - 1) == 0
+    assert config.lanes < 2 * outs
+    assert -(-outs // config.lanes) * taps <= 256
+
+
+def test_few_elements_with_many_channels_are_shared() -> None:
+    """One thread per element suffices for many elements; few elements of long sums have many threads each."""
+    many = geometry((8, 16, 64, 64), (8, 16, 1, 1), ConvDataGradParams())
+    few = geometry((1, 48, 5, 7), (1024, 48, 1, 1), ConvDataGradParams())
+    assert cuda_small.small_config(many, H100).lanes == 1
+    assert cuda_small.small_config(few, H100).lanes >= 16
+
+
+@pytest.mark.parametrize(
+    ("x", "filter", "groups", "kernel"),
+    [
+        ((8, 256, 1, 1), (512, 1, 7, 7), 256, "multiply"),
+        ((32, 64, 112, 112), (64, 1, 3, 3), 64, "direct"),
+        ((2, 1, 666, 903), (2, 1, 4, 4), 1, "direct"),
+    ],
+)
+def test_small_groups_take_the_faster_launch(
+    x: tuple[int, ...], filter: tuple[int, ...], groups: int, kernel: str
+) -> None:
+    """Few elements by `multiply`, many by `direct`, with groups or without."""
+    made = Convolution(x, filter, params={"groups": groups, "padding_before": 3 if max(x[2:]) == 1 else 0})
+    with recorded() as launches:
+        bind_and_run(made.case("float16"), find_kernel("conv_data_grad", "optimized", "cuda", "float16"))
+    assert [launch.kernel for launch in launches] == [kernel]
 
 
 def test_a_single_tap_has_no_dilation() -> None:
@@ -128,7 +170,7 @@ def test_a_single_tap_has_no_dilation() -> None:
 @pytest.mark.parametrize("dtype", FLOATS)
 def test_every_way_is_right(dtype: str, layout: str, small: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """The convolutions above, and others, are right on a GPU with and without tensor cores."""
-    monkeypatch.setattr(cuda, "is_small", lambda *_: small)
+    choose(monkeypatch, small=small)
     for convolution in (*SMALL, *FIXED):
         case = convolution.case(dtype, layout)
         assert judged(case, inputs_of(case), "optimized", backend="cuda") == ""
