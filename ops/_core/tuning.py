@@ -190,7 +190,10 @@ def _resolve(backend: str, model: str) -> _Resolved:
         if file is None:
             continue
         try:
-            _take(read(file), str(file), backend, values, found)
+            given = read(file)
+            if file == own:  # of all shipped ops, which a user's project may not have loaded
+                given = {name: value for name, value in given.items() if name in _PARAMETERS}
+            _take(given, str(file), backend, values, found)
         except TuningError as error:
             found.append(f"{error}; the file is passed over")
     _take(_GIVEN.values, "given values", backend, values, found)

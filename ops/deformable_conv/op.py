@@ -42,6 +42,8 @@ UNITS = 32
 WOBBLES = 6
 """Allowed changes of coordinates, in epsilons of the root of summed squares. Of a million outputs of inputs that
 differ by 2^40 in size, eleven were 4 to 4.6 off."""
+DOUBLE_WOBBLES = 2**0.5
+"""Factor of that for float64, in which the coordinates of the reference are rounded too, independently."""
 CORNERS = 4
 """Pixels that a sample is interpolated from."""
 DTYPES = ("float16", "bfloat16", "float32", "float64")
@@ -208,7 +210,7 @@ def bound(
     """Rounding of a long sum, of coordinates (independent from sample to sample) and of 16-bit columns."""
     magnitude, wobble = output_bounds(arrays, _found(arrays, params))
     epsilon = dtype_info(dtype_info(dtype).accumulate).epsilon
-    allowed = UNITS * epsilon / 2 * magnitude + WOBBLES * epsilon * wobble + flushed(outputs["out"], dtype)
+    allowed = UNITS * epsilon / 2 * magnitude + _wobbles(dtype) * epsilon * wobble + flushed(outputs["out"], dtype)
     weights, tiny = np.abs(arrays["filter"]), accumulated_limits(dtype)[0]
     allowed = allowed + tiny * (weights[0].size + weights.sum(axis=(1, 2, 3)))[:, None, None]
     for changed in _small(arrays, dtype):
@@ -232,7 +234,7 @@ def bound_grad(
     bounds: dict[str, Array | float] = {}
     for name in _wanted(magnitudes, params):
         size = magnitudes[name]
-        error = (UNITS * epsilon * chained.get(name, 1.0) + held) * size + WOBBLES * epsilon * wobble[name]
+        error = (UNITS * epsilon * chained.get(name, 1.0) + held) * size + _wobbles(dtype) * epsilon * wobble[name]
         error = error + flushed(outputs[name], dtype) + accumulated_limits(dtype)[0] * arrays["out_grad"].size
         error = sum((one[name] for one in small), error)
         if held and name == "filter_grad":
@@ -240,6 +242,11 @@ def bound_grad(
             error = error + dtype_info(dtype).subnormal / 2 * terms
         bounds |= sum_bounds(name, error, size, accumulated_limits(dtype)[1])
     return _with_partial(bounds, arrays, _found(arrays, params), dtype)
+
+
+def _wobbles(dtype: str) -> float:
+    """Allowed changes of coordinates in `dtype`."""
+    return WOBBLES * (DOUBLE_WOBBLES if dtype == "float64" else 1.0)
 
 
 def _small(arrays: Mapping[str, Array], dtype: str) -> list[dict[str, Array]]:

@@ -19,6 +19,7 @@ from opgauge.harness.worker.verify import Expected, expect
 from opgauge.ops import BACKENDS, DTYPES, DuplicateError, TuningError, find_kernel, find_op
 from opgauge.ops._core import tuning
 from opgauge.ops._core.backend import device_model
+from opgauge.ops._core.registry import discover
 from opgauge.ops._core.tuning import Parameter
 from opgauge.ops._cuda import source
 from opgauge.ops._cuda.gemm.problem import SPLITS, GemmProblem, Matrix
@@ -120,9 +121,27 @@ def test_what_is_no_candidate_is_the_default_and_is_said(width: Parameter, value
     assert tuning.notes("cpu", "x") == (f"{path}: sweep.width is {value!r}, not one of 2, 4, 8; it stays 4",)
 
 
-def test_an_unknown_name_is_said_with_the_nearest(width: Parameter) -> None:
+def test_shipped_parameters_of_ops_that_are_not_loaded_are_no_fault(width: Parameter) -> None:
+    """A user's project need not load the ops that a device's file is about."""
+    ship("x", sweep__with=8, sweep__width=8)
+    assert tuning.notes("cpu", "x") == ()
+    assert tuning.in_force("cpu", "x") == {width.name: 8}
+
+
+def test_shipped_files_name_declared_parameters_and_their_candidates() -> None:
+    """A parameter that is renamed or given up does not stay in a device's file."""
+    discover()
+    declared = {found.name: found.candidates for found in tuning.parameters()}
+    for path in tuning.FOLDER.glob("*.json"):
+        for name, value in tuning.read(path).items():
+            assert value in declared[name], path
+
+
+def test_an_unknown_name_is_said_with_the_nearest(width: Parameter, tmp_path: Path) -> None:
     """A parameter that there is not, or not any more, does no harm."""
-    ship("x", sweep__with=8)
+    named = tmp_path / "mine.json"
+    named.write_text('{"values": {"sweep.with": 8}}')
+    tuning.use(named)
     (note,) = tuning.notes("cpu", "x")
     assert note.endswith("there is no parameter 'sweep.with'; did you mean 'sweep.width'?")
     assert width.name in tuning.in_force("cpu", "x")
