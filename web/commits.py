@@ -9,10 +9,10 @@ from datetime import datetime
 from heapq import heapify, heappop, heappush
 from urllib.parse import quote
 
+from opgauge.harness.store.history import corrected_dates
 from opgauge.harness.store.projects import Commit
 from opgauge.harness.store.run_queries import RunInfo
 from opgauge.web.charts import literal
-from opgauge.web.history import corrected_dates
 from opgauge.web.reader import Reader
 
 MOST_BETWEEN = 40

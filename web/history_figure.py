@@ -11,10 +11,10 @@ from typing import Any
 import numpy as np
 
 from opgauge.harness.result.summary import OPTIMIZED
+from opgauge.harness.store.history import History
 from opgauge.harness.store.run_queries import RunInfo
 from opgauge.web.charts import DIGITS, LABEL, SYMBOLS, as_json, literal, trace, unit_of
 from opgauge.web.commits import CommitBook, known_commits
-from opgauge.web.history import History
 from opgauge.web.level import Level
 from opgauge.web.marks import HistoryMark
 from opgauge.web.reader import Reader

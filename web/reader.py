@@ -16,12 +16,12 @@ from typing import Any, TypeVar
 
 from opgauge.harness.result.ceilings import Ceilings
 from opgauge.harness.store import Store, queries
+from opgauge.harness.store.history import History, history_of
 from opgauge.harness.store.projects import Commit, ProjectSettings, find_project, list_commits, list_projects
 from opgauge.harness.store.queries import CaseInfo, StoredPoint
 from opgauge.harness.store.run_queries import RunInfo
 from opgauge.web.cache import Cache, ProjectCache
 from opgauge.web.devices import DeviceInfo, Places, device_names, device_of
-from opgauge.web.history import History, history_of
 from opgauge.web.index import RunIndex
 from opgauge.web.level import Level, SeriesKey, level_of
 from opgauge.web.waivers import WaiverFile, read

@@ -17,10 +17,10 @@ from opgauge.harness.settings import Settings
 from opgauge.harness.store import Store
 from opgauge.harness.store.acknowledgements import Acknowledgement, add_acknowledgement
 from opgauge.harness.store.bulk import add_run
+from opgauge.harness.store.history import corrected_dates
 from opgauge.harness.store.projects import Commit, ProjectSettings, add_commits, save_project
 from opgauge.web.app import create_app
 from opgauge.web.commits import MOST_BETWEEN, CommitBook
-from opgauge.web.history import corrected_dates
 from opgauge.web.regression import known_regressions
 from tests.databases import database
 from tests.web.dataset import HARD, HOSTILE, RUNS, START, STEP_AT

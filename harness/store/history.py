@@ -1,7 +1,7 @@
 """History of a project: which runs are part of it, and in which order.
 
-Series are of clean runs on the default branch. Runs of other branches, pull requests and modified trees are shown
-beside the history and never enter it. The order is that of the commits, not of the measurements: an old commit that is
+The history has the clean runs of the default branch. Runs of other branches, pull requests and modified trees are
+beside it and never enter it. The order is that of the commits, not of the measurements: an old commit that is
 measured later takes its place among the old ones.
 """
 
@@ -65,7 +65,7 @@ def history_of(runs: Sequence[RunInfo], commits: Mapping[str, Commit], configure
     inside = tuple(run for run in ordered if whole.contains(run))
     beside = tuple(run for run in ordered if not whole.contains(run))
     if not inside:
-        # a project that only ever measured modified trees has these to show
+        # a project of modified trees only has no other runs to show
         inside, beside = beside, ()
     return History(branch, inside, beside, dates)
 

@@ -6,9 +6,9 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from opgauge.harness.result.result import Environment
+from opgauge.harness.store.history import corrected_dates, default_branch, history_of
 from opgauge.harness.store.projects import Commit
 from opgauge.harness.store.run_queries import RunInfo
-from opgauge.web.history import corrected_dates, default_branch, history_of
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
 
