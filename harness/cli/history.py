@@ -22,7 +22,9 @@ LATEST = 15
 
 def history(
     case: Annotated[str, typer.Argument(metavar="CASE", help="op/case (with * and ?), an op, or a case's id.")],
-    branch: Annotated[str | None, typer.Option("--branch", help="Only runs of commits of this branch.")] = None,
+    branch: Annotated[
+        str | None, typer.Option("--branch", help="Runs of commits of this branch, not of the default one.")
+    ] = None,
     implementation: Annotated[
         list[str] | None, typer.Option("--implementation", "-i", help="Only this implementation; repeatable.")
     ] = None,
@@ -36,6 +38,9 @@ def history(
     db: Database = None,
 ) -> None:
     """Find the change points of stored series: at least 10 points, 3 at either edge.
+
+    A series has the clean runs of its project's default branch in the order of the commits, as on the pages. Other
+    runs count only where there are none of these.
 
     Example: opgauge history 'p_norm/seed-1*' --branch main
     """
@@ -63,7 +68,8 @@ def history(
 
     console = open_console()
     for series in found:
-        console.print(escape(f"{series.subject} ({series.machine})"), highlight=False)
+        where = ", ".join(filter(None, (series.project, series.machine)))
+        console.print(escape(f"{series.subject} ({where})"), highlight=False)
         console.print(table(series, 1 + least))
         if not series.is_long_enough:
             console.print(f"{len(series.points)} points; change points need 10", highlight=False)

@@ -1,13 +1,12 @@
-"""History of a case: one point per run, in order of commits, and its changes of level.
+"""Series of a case: one point per run of the history, in its order, and the changes of level.
 
-A series is a case by one implementation on one device of machines with the same hard entries. On a branch: only runs of
-commits that are on it, or that name it themselves.
+A series is a case of one project by one implementation on one device of machines with the same hard entries.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
-from dataclasses import dataclass
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass, replace
 from datetime import datetime
 from statistics import median
 from typing import Any
@@ -20,6 +19,8 @@ from opgauge.harness.judge.pattern import matches
 from opgauge.harness.judge.verdict import Subject
 from opgauge.harness.result.result import Status
 from opgauge.harness.store import queries, run_queries
+from opgauge.harness.store.history import History, history_of
+from opgauge.harness.store.projects import find_project, list_commits
 from opgauge.harness.store.queries import CaseInfo
 from opgauge.harness.store.run_queries import RunInfo
 
@@ -36,8 +37,9 @@ class SeriesPoint:
 
 @dataclass(frozen=True, slots=True)
 class Series:
-    """Points in order of commits, then of runs. machine: entries that decide whether times are comparable, in words."""
+    """Points in the order of the history. machine: entries that decide whether times are comparable, in words."""
 
+    project: str
     subject: Subject
     machine: str
     points: tuple[SeriesPoint, ...]
@@ -64,16 +66,16 @@ def find_series(
 ) -> list[Series]:
     """The series of the cases that a pattern of harness.judge.pattern selects; raises NothingError without one.
 
-    commits: those on `branch`, if git knows. since: start of the first run.
+    branch: read its history, not that of the default branch. commits: those on `branch`, if git knows. since: start of
+    the first run.
     """
     cases = _cases(engine, pattern)
-    runs = {
-        run.key: run
-        for run in run_queries.list_runs(engine)
-        if (branch is None or _is_on(run, branch, commits)) and (since is None or run.started >= since)
-    }
-    times: dict[tuple[Subject, str], dict[int, list[float]]] = {}
-    for point in queries.list_series(engine, cases.keys(), runs.keys()):
+    histories = _histories(engine, branch, commits)
+    runs = {run.key: run for history in histories for run in history.runs if since is None or run.started >= since}
+    place = {key: number for number, key in enumerate(runs)}
+    found = queries.list_series(engine, cases.keys(), runs.keys())
+    times: dict[tuple[str, Subject, str], dict[int, list[float]]] = {}
+    for point in sorted(found, key=lambda one: place[one.run_key]):
         run = runs[point.run_key]
         if point.median_ns is None or point.status != Status.OK:
             continue
@@ -82,17 +84,19 @@ def find_series(
         info = cases[point.case_key]
         subject = Subject(info.op, info.name, info.case_id, point.implementation, point.device)
         machine = ", ".join(f"{key} {value}" for key, value in sorted(run.environment.hard_of(point.device).items()))
-        times.setdefault((subject, machine), {}).setdefault(point.run_key, []).append(point.median_ns)
+        by_run = times.setdefault((run.project, subject, machine), {})
+        by_run.setdefault(point.run_key, []).append(point.median_ns)
     if not times:
-        where = f" on {branch}" if branch else ""
-        msg = f"no stored result of {pattern}{where}; `opgauge run` stores some"
+        where = branch or "the default branch (--branch selects another)"
+        msg = f"no stored result of {pattern} on {where}; `opgauge run` stores some"
         raise NothingError(msg)
-    return [Series(subject, machine, _points(found, runs)) for (subject, machine), found in times.items()]
+    return [Series(*key, _points(by_run, runs)) for key, by_run in times.items()]
 
 
 def as_plain(series: Series, least_ratio: float = 1.0) -> dict[str, Any]:
     """A series as plain JSON."""
     return {
+        "project": series.project,
         "op": series.subject.op,
         "case": series.subject.case,
         "case_id": series.subject.case_id,
@@ -133,14 +137,19 @@ def _subject(info: CaseInfo) -> Subject:
     return Subject(info.op, info.name, info.case_id, "", "")
 
 
-def _is_on(run: RunInfo, branch: str, commits: Collection[str]) -> bool:
-    return run.branch == branch or run.commit.removesuffix("-dirty") in commits
+def _histories(engine: Engine, branch: str | None, commits: Collection[str]) -> Iterator[History]:
+    """The history of each project, on its default branch if no other is chosen."""
+    projects: dict[str, list[RunInfo]] = {}
+    for run in run_queries.load_runs_after(engine, 0):
+        projects.setdefault(run.project, []).append(run)
+    for name, runs in projects.items():
+        chosen, configured = runs, branch or find_project(engine, name).default_branch
+        if branch:
+            on_branch = (run for run in runs if run.branch == branch or run.sha in commits)
+            chosen = [replace(run, branch=branch) for run in on_branch]
+        yield history_of(chosen, list_commits(engine, name), configured)
 
 
-def _points(times: dict[int, list[float]], runs: dict[int, RunInfo]) -> tuple[SeriesPoint, ...]:
-    ordered: Iterable[RunInfo] = sorted((runs[key] for key in times), key=_order)
-    return tuple(SeriesPoint(run.id, run.commit, run.started, median(times[run.key])) for run in ordered)
-
-
-def _order(run: RunInfo) -> tuple[datetime, datetime, int]:
-    return run.committed or run.started, run.started, run.key
+def _points(times: Mapping[int, list[float]], runs: Mapping[int, RunInfo]) -> tuple[SeriesPoint, ...]:
+    measured = [(runs[key], median(found)) for key, found in times.items()]
+    return tuple(SeriesPoint(run.id, run.commit, run.started, middle) for run, middle in measured)

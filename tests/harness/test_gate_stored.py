@@ -6,6 +6,7 @@ import json
 import re
 from collections.abc import Sequence
 from dataclasses import replace
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
@@ -24,6 +25,7 @@ from opgauge.harness.report.history import find_series
 from opgauge.harness.result.result import Environment, Measurement, Result, Status, Trial
 from opgauge.harness.run.environment import capture
 from opgauge.harness.store import Store
+from opgauge.harness.store.projects import Commit, ProjectSettings, add_commits, save_project
 from opgauge.harness.store.self_tests import list_self_tests
 from opgauge.harness.trust.self_test import caught, false_alarms, out_of_reach
 from opgauge.harness.trust.share import Share
@@ -117,6 +119,58 @@ def test_history_is_in_the_order_of_commits(tmp_path: Path) -> None:
     assert [change.index for change in found.changes()] == [12]
 
 
+def history_of_commits(db: Path, *arguments: str) -> list[int]:
+    """Numbers of the commits in the only series that `opgauge history` prints."""
+    done = run_here("history", "sign/sizes*", "--db", str(db), "--json", *arguments, cwd=db.parent, variables={})
+    assert done.returncode == 0, done.stderr
+    (found,) = json.loads(done.stdout)
+    return [int(point["commit"].removesuffix("-dirty"), 16) for point in found["points"]]
+
+
+def test_an_old_commit_that_is_measured_later_keeps_its_place(tmp_path: Path) -> None:
+    """Without times of commits, the second run of the first commit comes before the runs of later commits."""
+    db, here = tmp_path / "runs.db", Environment({}, {})
+    keep_runs(db, [1000.0] * 3, here)
+    keep_runs(db, [1000.0], here)
+    assert history_of_commits(db) == [0, 0, 1, 2]
+    assert history_of_commits(db, "--branch", "trunk") == [0, 0, 1, 2]
+
+
+def test_the_graph_of_commits_goes_before_their_times(tmp_path: Path) -> None:
+    """A rebased commit has an older time than its parent, and still comes after it where the parents are known."""
+    db = tmp_path / "runs.db"
+    commits = []
+    for number, day in enumerate((5, 6, 2)):
+        committed = datetime(2026, 11, day, tzinfo=UTC)
+        soft = {"commit": f"{number:040x}", "commit_time": committed.isoformat(), "project": "kernels"}
+        keep_runs(db, [1000.0], Environment({}, {}), **soft)
+        parents = (f"{number - 1:040x}",) if number else ()
+        commits.append(Commit(f"{number:040x}", parents, committed, "", ""))
+    assert history_of_commits(db) == [2, 0, 1]
+    with Store.open(f"sqlite:///{db}") as store:
+        add_commits(store.engine, "kernels", commits)
+    assert history_of_commits(db) == [0, 1, 2]
+
+
+def test_modified_trees_and_other_branches_are_no_part_of_a_history(tmp_path: Path) -> None:
+    """A series has clean runs of the default branch, or of `--branch`; projects have series of their own."""
+    db, here = tmp_path / "runs.db", Environment({}, {})
+    keep_runs(db, [1000.0] * 2, here)
+    keep_runs(db, [1000.0], here, dirty="yes", commit="7-dirty")
+    keep_runs(db, [1000.0], here, branch="topic", commit="8")
+    assert history_of_commits(db) == [0, 1]
+    assert history_of_commits(db, "--branch", "topic") == [8]
+    with Store.open(f"sqlite:///{db}") as store:
+        with pytest.raises(NothingError, match="on nowhere"):
+            find_series(store.engine, "sign", branch="nowhere")
+        save_project(store.engine, ProjectSettings("", default_branch="topic"))
+    assert history_of_commits(db) == [8]
+    keep_runs(db, [1000.0], here, project="kernels")
+    with Store.open(f"sqlite:///{db}") as store:
+        found = find_series(store.engine, "sign/sizes*")
+    assert [(one.project, len(one.points)) for one in found] == [("", 1), ("kernels", 1)]
+
+
 def test_bounds_of_a_share() -> None:
     """Clopper and Pearson's bounds: 0 of 200, 5 of 10, all of 20, as their tables have them."""
     assert Share(0, 200).high == pytest.approx(0.01828, abs=1e-4)
@@ -138,8 +192,6 @@ def test_false_alarms_are_counted() -> None:
 
 def test_noise_floors_come_from_long_self_tests_of_this_machine(tmp_path: Path) -> None:
     """The database's self-tests say how far a series moves by itself, where they had runs enough."""
-    from datetime import UTC, datetime
-
     from opgauge.harness.store.self_tests import SelfTest, add_self_test
 
     here = Environment({"cpu.model": "m"}, {})
