@@ -62,7 +62,7 @@ demo: demo.db
 
 demo.db: $(VENV)/.run $(wildcard tests/data/*/*.json)
 	rm -f demo.db*
-	$(BIN)/opgauge import --db sqlite:///demo.db $(sort $(wildcard tests/data/*/*.json))
+	$(BIN)/opgauge import --project opgauge --db sqlite:///demo.db $(sort $(wildcard tests/data/*/*.json))
 	-$(BIN)/opgauge project commits opgauge --db sqlite:///demo.db
 
 # A history for `make demo`: the latest commits that changed ops, on the CPU, with two planted slowdowns. Half an hour.

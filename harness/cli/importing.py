@@ -12,6 +12,7 @@ from opgauge.harness.cli.options import Database, database_url
 
 def import_(
     files: Annotated[list[Path], typer.Argument(help="Files of opgauge or of another tool.")],
+    project: Annotated[str, typer.Option("--project", metavar="NAME", help="Project of runs that name none.")] = "",
     db: Database = None,
 ) -> None:
     """Import runs from files of `opgauge export --samples`, nvbench, pytest-benchmark or Google Benchmark.
@@ -26,4 +27,4 @@ def import_(
 
     with Store.open(database_url(db)) as store:
         for file in files:
-            typer.echo(f"run {import_file(file, store)} from {file}")
+            typer.echo(f"run {import_file(file, store, project)} from {file}")

@@ -23,9 +23,15 @@ KNOWN = "`opgauge export --samples`, nvbench, pytest-benchmark and Google Benchm
 """Tools whose files are read, for messages."""
 
 
-def import_file(path: Path, store: Store) -> str:
-    """Store the run of a file; returns its id. Raises ImportFileError, or StoreError if it is stored already."""
+def import_file(path: Path, store: Store, project: str = "") -> str:
+    """Store the run of a file; returns its id. Raises ImportFileError, or StoreError if it is stored already.
+
+    project: for a run that names none.
+    """
     run = read_file(path)
+    if project and not run.environment.project:
+        soft = {**run.environment.soft, "project": project}
+        run = replace(run, environment=replace(run.environment, soft=soft))
     if add_run(store.engine, run) is Entered.SAME:
         msg = f"run {run.id} of {path} is stored already"
         raise StoreError(msg)

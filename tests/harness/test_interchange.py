@@ -19,6 +19,8 @@ from opgauge.harness.interchange.importing import read_file
 from opgauge.harness.report.export import ImportFileError, as_csv, as_json, records, whole_run
 from opgauge.harness.result.result import Result, Status
 from opgauge.harness.store import Store
+from opgauge.harness.store.projects import list_projects
+from tests.commandline import run_here
 from tests.harness import foreign_files
 
 DATA = Path(__file__).parents[1] / "data"
@@ -143,6 +145,19 @@ def test_a_file_is_imported_once(tmp_path: Path, make: str) -> None:
         again.write_text(as_json(whole_run(run, results, {})), encoding="utf-8")
         assert import_file(again, other) == run_id
         assert other.results(run_id, samples=True) == results
+
+
+def test_a_run_without_a_project_is_imported_into_the_one_named(tmp_path: Path) -> None:
+    """Files of other tools name no project; a run that names its own stays in that."""
+    path = write(tmp_path, foreign_files.pytest_benchmark())
+    history = min((DATA / "history").glob("*.json"))
+    command = ("import", "--project", "kernels", "--db", "x.db", str(path), str(history))
+    for code in (0, 2):
+        done = run_here(*command, cwd=tmp_path, variables={})
+        assert done.returncode == code, done.stderr
+    assert "stored already" in done.stderr
+    with Store.open(f"sqlite:///{tmp_path}/x.db") as store:
+        assert {name: count for name, count, _ in list_projects(store.engine)} == {"kernels": 1, "opgauge": 1}
 
 
 def test_a_benchmark_that_comes_twice_has_two_blocks(tmp_path: Path) -> None:

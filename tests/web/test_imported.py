@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
+import shlex
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -11,12 +14,21 @@ from fastapi.testclient import TestClient
 from opgauge.harness.interchange import import_file
 from opgauge.harness.result import summary
 from opgauge.harness.result.submission import parse, read_submission
+from opgauge.harness.settings import Settings
+from opgauge.web.app import create_app
 from opgauge.web.cache import Cache
 from opgauge.web.reader import Reader
 from opgauge.web.rows import rows_of
+from tests.commandline import run_here
+from tests.databases import database
 from tests.harness import foreign_files
 from tests.web.dataset import HOSTILE
+from tests.web.reading_pages import reader_of
 from tests.web.submissions import store_of
+
+ROOT = Path(__file__).parents[2]
+FILES = sorted(path.relative_to(ROOT).as_posix() for path in (ROOT / "tests" / "data").glob("*/*.json"))
+"""Committed runs."""
 
 
 def a_file(folder: Path, tool: str) -> Path:
@@ -76,6 +88,26 @@ def test_committed_runs_load_and_show(empty_copy: TestClient) -> None:
         for op in sorted({one["op"] for one in results}):
             assert empty_copy.get(f"/ops/{op}").status_code == 200
         assert empty_copy.get(f"/cases/{results[0]['case_id']}").status_code == 200
+
+
+def test_the_demo_opens_on_the_overview(tmp_path: Path) -> None:
+    """`make demo` imports the committed runs of a GPU, of CPUs and of the history into one project."""
+    command = ["make", "--dry-run", "--old-file=.venv/.run", f"--what-if={FILES[0]}", "VENV=.venv", "demo.db"]
+    variables = {name: value for name, value in os.environ.items() if name not in {"MAKEFLAGS", "MFLAGS"}}
+    done = subprocess.run(command, cwd=ROOT, env=variables, capture_output=True, text=True, check=True)
+    (line,) = (line for line in done.stdout.splitlines() if "opgauge import" in line)
+    with database(tmp_path) as url:
+        _, *arguments = shlex.split(line.replace("sqlite:///demo.db", url))
+        imported = run_here(*arguments, cwd=ROOT, variables={})
+        assert imported.returncode == 0, imported.stderr
+        with TestClient(create_app(Settings(database=url))) as client:
+            page, runs = client.get("/").text, reader_of(client).history().runs
+    assert len(runs) == len(FILES)
+    assert "Standing of every op" in page
+    models = {run.environment.model(device) for run in runs for device in ("cpu", "cuda:0")} - {""}
+    assert "NVIDIA H200" in models
+    assert len(models) > 1
+    assert all(model in page for model in models)
 
 
 def test_pages_and_commands_tell_the_same_ratios(empty_copy: TestClient, tmp_path: Path) -> None:
