@@ -15,8 +15,15 @@ from opgauge.ops._core.dtype import FLOATS
 from opgauge.ops._core.kernel import Bound
 from opgauge.ops._core.registry import kernel
 from opgauge.ops._cpu.threads import count
-from opgauge.ops._cpu.tile import PRODUCT_SPEED, scratch, widened
-from opgauge.ops.conv_data_grad.images import columns_of, images_at_once, links_of, share_products
+from opgauge.ops._cpu.tile import PRODUCT_SPEED, narrowed, scratch, widened
+from opgauge.ops.conv_data_grad.images import (
+    FEW_PIXELS,
+    MANY_PIXELS,
+    columns_of,
+    images_at_once,
+    links_of,
+    share_products,
+)
 from opgauge.ops.conv_data_grad.op import ConvDataGradParams, ConvGeometry, geometry
 
 HALF_BYTES = 2
@@ -30,6 +37,12 @@ PACKED_AT_ONCE = 8
 MOST_PRODUCTS, FEWEST_GROUPS = 32, 8
 """Channels of dx times channels of dy per group up to which multiply-adds tap by tap beat a matrix product;
 groups from which vectors over groups pay."""
+FEWEST_SHARING = 4
+"""Channels of dx per group from which a product per group is faster than a loop per channel, for small 1x1 images."""
+PADDED_BYTES = 1 << 20
+"""Maximum size of slices with margins, of which each tap is one loop: they fit the second-level cache."""
+MOST_MARGIN = 2
+"""Pixels of dx per pixel of dy up to which products of all taps are faster than columns and a fold."""
 
 
 class Tensors(NamedTuple):
@@ -62,12 +75,18 @@ def conv_data_grad(
     found = geometry(x_like.shape, filter.shape, ConvDataGradParams(**options))
     wide = np.dtype(np.float32) if dy.dtype.itemsize == HALF_BYTES else dy.dtype
     tensors = Tensors(dy, filter, out["dx"], add_to_output, wide)
-    alone = not (found.is_pointwise and share_products(found))
-    if dy.size and filter.size and alone and found.groups == 1 and {*found.strides} == {1}:
+    if dy.size and filter.size and found.groups == 1 and _reads_most_pixels(found):
         return (_by_pixels if found.is_pointwise and not found.channels_last else _by_rows)(found, tensors)
     if dy.size and filter.size and _small_groups(found):
         return _directly(found, tensors)
-    return (_columns_last if found.channels_last else _columns_first)(found, tensors)
+    return _by_columns(found, tensors)
+
+
+def _reads_most_pixels(found: ConvGeometry) -> bool:
+    """Whether few products of `_by_rows`, which has all taps for every pixel of dx, are with margins of zeros."""
+    if {*found.strides} != {1} or (found.is_pointwise and share_products(found)):
+        return False
+    return MOST_MARGIN * prod(found.out_size) > prod(found.size)
 
 
 def _small_groups(found: ConvGeometry) -> bool:
@@ -76,7 +95,8 @@ def _small_groups(found: ConvGeometry) -> bool:
     Channels first, loops run along rows: images of few pixels are faster as one product and a list of additions.
     """
     per_group, group_outs = found.channels // found.groups, found.out_channels // found.groups
-    if share_products(found):
+    few = MANY_PIXELS if per_group >= FEWEST_SHARING else FEW_PIXELS
+    if share_products(found) or (found.is_pointwise and prod(found.out_size) < few):
         return False
     fewest = FEWEST_GROUPS if found.channels_last else 2
     return found.groups >= fewest and per_group * group_outs <= MOST_PRODUCTS
@@ -96,6 +116,8 @@ def _directly(found: ConvGeometry, tensors: Tensors) -> Bound:
 
     threads, (dy, weight, dx, addend, wide) = _threads(found, tensors, 1), tensors
     size, out, kernel = _three(found.size, 1), _three(found.out_size, 1), _three(found.kernel, 1)
+    if found.is_pointwise:
+        size = out = (1, 1, prod(found.size))
     per_group, group_outs = found.channels // found.groups, found.out_channels // found.groups
     strides, padding, dilation = _three(found.strides, 1), _three(found.padding, 0), _three(found.dilation, 1)
     shape = jit.numbers_of(
@@ -106,8 +128,10 @@ def _directly(found: ConvGeometry, tensors: Tensors) -> Bound:
     ]
     given, weights, added, target = flat
     if not found.channels_last:
-        total = scratch(threads * (size[1] * size[2] + out[1] * out[2]), wide)
-        return lambda: jit.direct_first.on(threads)(shape, given, weights, added, target, total, threads)
+        padded = (size[1] + 2 * padding[1] + out[1]) * (size[2] + 2 * padding[2])
+        fits = {*strides} == {1} and padded * wide.itemsize <= PADDED_BYTES
+        total = scratch(threads * (padded if fits else size[1] * size[2] + out[1] * out[2]), wide)
+        return lambda: jit.direct_first.on(threads)(shape, given, weights, added, target, total, fits, threads)
     total = scratch(threads * (size[2] * found.channels + out[2] * found.out_channels), wide)
     packed = scratch(weight.size, wide)
 
@@ -251,11 +275,27 @@ def _padded_walk(found: ConvGeometry) -> tuple[tuple[int, ...], tuple[int, ...],
     return margins, tuple(padded), np.array(order), np.array(shifts), np.array(reach)
 
 
-def _rows(weight: Any, found: ConvGeometry, wide: Any) -> Any:
+def _by_columns(found: ConvGeometry, tensors: Tensors) -> Bound:
+    """Products by BLAS and a fold, of wide copies of tensors in 16 bits."""
+    before: list[Bound] = []
+    after: list[Bound] = []
+    wide = tensors.wide
+    dy, weight = (widened(array, wide, before) for array in (tensors.dy, tensors.weight))
+    addend = None if tensors.addend is None else widened(tensors.addend, wide, before)
+    given = Tensors(dy, weight, narrowed(tensors.dx, wide, after), addend, wide)
+    compute = (_columns_last if found.channels_last else _columns_first)(found, given)
+
+    def run() -> None:
+        for step in (*before, compute, *after):
+            step()
+
+    return run if after else compute
+
+
+def _rows(weight: Any, found: ConvGeometry) -> Any:
     """The filter, channels first, as (groups, C / groups * taps, Co / groups)."""
     first = np.moveaxis(weight, -1, 1) if found.channels_last else weight
-    grouped = first.astype(wide, copy=False).reshape(found.groups, found.out_channels // found.groups, -1)
-    return grouped.transpose(0, 2, 1)
+    return first.reshape(found.groups, found.out_channels // found.groups, -1).transpose(0, 2, 1)
 
 
 def _some_images(found: ConvGeometry, links: Any, threads: int, rows: Any, dy: Any, addend: Any, dx: Any) -> None:
@@ -282,17 +322,13 @@ def _some_images(found: ConvGeometry, links: Any, threads: int, rows: Any, dy: A
 def _columns_first(found: ConvGeometry, tensors: Tensors) -> Bound:
     """Channels first, some images at a time."""
     dy, weight, dx, addend, wide = tensors
-    direct, links, (at_once, threads) = dx.dtype == wide, links_of(found), images_at_once(found, wide)
+    links, (at_once, threads) = links_of(found), images_at_once(found, wide)
 
     def run() -> None:
-        rows = _rows(weight, found, wide)
+        rows = _rows(weight, found)
         for first in range(0, found.batch, at_once):
             now = slice(first, first + at_once)
-            target = dx[now] if direct else np.empty(dx[now].shape, wide)
-            added = None if addend is None else addend[now].astype(wide, copy=False)
-            _some_images(found, links, threads, rows, dy[now].astype(wide, copy=False), added, target)
-            if not direct:
-                dx[now] = target
+            _some_images(found, links, threads, rows, dy[now], None if addend is None else addend[now], dx[now])
 
     return run
 
@@ -305,14 +341,14 @@ def _columns_last(found: ConvGeometry, tensors: Tensors) -> Bound:
         return _one_product(found, tensors)
 
     def run() -> None:
-        rows = _rows(weight, found, wide)
+        rows = _rows(weight, found)
         for first in range(0, found.batch, at_once):
             now = slice(first, first + at_once)
-            given = np.ascontiguousarray(np.moveaxis(dy[now].astype(wide, copy=False), -1, 1))
+            given = np.ascontiguousarray(np.moveaxis(dy[now], -1, 1))
             target = np.empty((len(given), found.channels, *found.size), wide)
             _some_images(found, links, threads, rows, given, None, target)
             moved = np.moveaxis(target, 1, -1)
-            dx[now] = moved if addend is None else moved + addend[now].astype(wide, copy=False)
+            dx[now] = moved if addend is None else moved + addend[now]
 
     return run
 
@@ -321,18 +357,15 @@ def _one_product(found: ConvGeometry, tensors: Tensors) -> Bound:
     """A 1x1 convolution, channels last: one product over all pixels per group, then the addend."""
     from opgauge.ops.conv_data_grad import jit_fold as jit
 
-    dy, weight, dx, addend, wide = tensors
-    direct, threads, groups = dx.dtype == wide, count(2 * dx.nbytes), found.groups
+    dy, weight, dx, addend, _ = tensors
+    threads, groups = count(2 * dx.nbytes), found.groups
 
     def run() -> None:
-        matrix = weight.astype(wide, copy=False).reshape(groups, found.out_channels // groups, -1)
-        given = dy.astype(wide, copy=False).reshape(-1, groups, found.out_channels // groups)
-        flat = dx.reshape(-1, groups, found.channels // groups)
-        total = flat if direct else np.empty(flat.shape, wide)
+        matrix = weight.reshape(groups, found.out_channels // groups, -1)
+        given = dy.reshape(-1, groups, found.out_channels // groups)
+        total = dx.reshape(-1, groups, found.channels // groups)
         np.matmul(given.transpose(1, 0, 2), matrix, out=total.transpose(1, 0, 2))
         if addend is not None:
-            jit.add_in_place.on(threads)(total.reshape(-1), addend.astype(wide, copy=False).reshape(-1))
-        if not direct:
-            flat[...] = total
+            jit.add_in_place.on(threads)(total.reshape(-1), addend.reshape(-1))
 
     return run

@@ -138,24 +138,82 @@ def _first_slice(numbers: Any, dy: Any, weight: Any, addend: Any, dx: Any, plane
         dx[target] = narrow(total[uintp(to) + index], dx[target])
 
 
+@njit(**INNER)
+def _add_padded(shape: Any, dy: Any, start: int, weight: Any, tap: int, total: Any, to: int, given: int) -> None:
+    """Add the products of a depth slice of dy, from `start` on, with its taps, each of them in one loop."""
+    pitch = shape.size[2] + 2 * shape.padding[2]
+    outs, width = shape.out[1], shape.out[2]
+    for h in range(outs):
+        row, first = uintp(given + h * pitch), uintp(start + h * width)
+        for index in range(uintp(width)):
+            total[row + index] = widen(dy[first + index])
+        for index in range(uintp(width), uintp(pitch)):
+            total[row + index] = 0
+    span = (outs - 1) * pitch + width
+    for j in range(shape.kernel[1]):
+        for k in range(shape.kernel[2]):
+            factor = widen(weight[tap + j * shape.kernel[2] + k])
+            at = to + j * shape.dilation[1] * pitch + k * shape.dilation[2]
+            _add_row(total, at, 1, total, given, span, factor)
+
+
+@njit(**INNER)
+def _crop(shape: Any, total: Any, to: int, addend: Any, dx: Any, start: int) -> None:
+    """Store a slice of dx, whose first pixel is at the padding."""
+    _, height, width = shape.size
+    pitch = width + 2 * shape.padding[2]
+    for h in range(height):
+        row, first = uintp(to + (h + shape.padding[1]) * pitch + shape.padding[2]), uintp(start + h * width)
+        if addend.size:
+            for index in range(uintp(width)):
+                dx[first + index] = narrow(total[row + index] + widen(addend[first + index]), dx[first + index])
+        else:
+            for index in range(uintp(width)):
+                dx[first + index] = narrow(total[row + index], dx[first + index])
+
+
+@njit(**INNER)
+def _padded_slice(numbers: Any, dy: Any, weight: Any, addend: Any, dx: Any, plane: int, total: Any, to: int) -> None:
+    """Like `_first_slice` for strides of 1, by loops over whole slices: short rows would take a call each.
+
+    The slice of dx has all pixels that taps reach: with the padding on both sides, as dy follows from it.
+    """
+    shape = _shape(numbers)
+    depth, height, width = shape.size
+    outs, taps = shape.out[1] * shape.out[2], shape.kernel[1] * shape.kernel[2]
+    channels = shape.groups * shape.per_group
+    image, channel, d = plane // (channels * depth), plane // depth % channels, plane % depth
+    group, inner = channel // shape.per_group, channel % shape.per_group
+    area = (height + 2 * shape.padding[1]) * (width + 2 * shape.padding[2])
+    for index in range(uintp(to), uintp(to + area)):
+        total[index] = 0
+    for i in range(shape.kernel[0]):
+        source_d = _source(d, shape, 0, i)
+        if source_d < 0:
+            continue
+        for out in range(shape.group_outs):
+            row = group * shape.group_outs + out
+            start = ((image * shape.groups * shape.group_outs + row) * shape.out[0] + source_d) * outs
+            tap = ((row * shape.per_group + inner) * shape.kernel[0] + i) * taps
+            _add_padded(shape, dy, start, weight, tap, total, to, to + area)
+    _crop(shape, total, to, addend, dx, plane * height * width)
+
+
 @parallel(error_model="numpy")
-def direct_first(numbers: Any, dy: Any, weight: Any, addend: Any, dx: Any, scratch: Any, threads: int) -> None:
+def direct_first(
+    numbers: Any, dy: Any, weight: Any, addend: Any, dx: Any, scratch: Any, padded: Any, threads: int
+) -> None:
     """Compute dx, channels first, one depth slice of a channel at a time; arrays are flat, the addend may be empty.
 
-    scratch: for each thread a depth slice of one channel of dx and of dy.
+    scratch: for each thread a depth slice of one channel of dx and of dy; padded: each with margins.
     """
     batch, groups, per_group, _, depth = numbers[:5]
     for plane in prange(batch * groups * per_group * depth):
-        _first_slice(
-            numbers,
-            dy,
-            weight,
-            addend,
-            dx,
-            plane,
-            scratch,
-            (get_thread_id() if threads > 1 else 0) * (scratch.size // threads),
-        )
+        at = (get_thread_id() if threads > 1 else 0) * (scratch.size // threads)
+        if padded:
+            _padded_slice(numbers, dy, weight, addend, dx, plane, scratch, at)
+        else:
+            _first_slice(numbers, dy, weight, addend, dx, plane, scratch, at)
 
 
 @njit(**INNER)

@@ -14,6 +14,8 @@ from opgauge.ops.dot.op import DTYPES
 
 BLOCK = 1 << 12
 """Products per block sum in the accumulating dtype; block sums are added in a wider one."""
+SHORT, PIECES = 32, 8
+"""Maximum row length that needs no function of its own, and parts of such rows per thread."""
 
 
 @kernel("dot", "optimized", "cpu", DTYPES, prepare=True)
@@ -26,10 +28,15 @@ def dot(*, x: Any, y: Any, out: dict[str, Any]) -> Bound:
     from opgauge.ops.dot import jit
 
     length = x.shape[-1]
+    if length == 1:
+        return bind(np.multiply, x.reshape(-1), y.reshape(-1), out=result.reshape(-1))
     first, second = storage(x).reshape(-1, length), storage(y).reshape(-1, length)
     target = storage(result).reshape(-1)
     sum_dtype = accumulator(x)
     wide = {"f": np.float64, "c": np.complex128}.get(sum_dtype.kind, sum_dtype)
-    partial = np.empty((first.shape[0], -(-length // BLOCK)), wide)
     threads = count(2 * x.nbytes, x.size * (6 if x.dtype.itemsize == 2 else 2))
+    if length <= SHORT:
+        function = jit.dot_of_short_rows.on(threads)
+        return bind(function, first, second, target, sum_dtype.type(0), PIECES * threads)
+    partial = np.empty((first.shape[0], -(-length // BLOCK)), wide)
     return bind(jit.dot_of_rows.on(threads), first, second, target, partial, sum_dtype.type(0))

@@ -32,3 +32,15 @@ def dot_of_rows(x: Any, y: Any, out: Any, partial: Any, zero: Any) -> None:
         for block in range(1, blocks):
             total += partial[row, block]
         out[row] = narrow(total, out[row])
+
+
+@parallel(error_model="numpy")
+def dot_of_short_rows(x: Any, y: Any, out: Any, zero: Any, pieces: int) -> None:
+    """Like `dot_of_rows`, for rows of a single block, in `pieces` of many rows each."""
+    rows, length = x.shape
+    for piece in prange(pieces):
+        for row in range(rows * piece // pieces, rows * (piece + 1) // pieces):
+            total = zero
+            for index in range(length):
+                total += widen(x[row, index]) * widen(y[row, index])
+            out[row] = narrow(total, out[row])

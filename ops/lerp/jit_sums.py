@@ -155,6 +155,16 @@ def _sum_short_line(
     return total
 
 
+@njit(**INNER)
+def _add_parts(parts: Any, out: Any) -> None:
+    """Set out to the sums over the splits. Serial, as a sum in a parallel function starts threads for each result."""
+    for split in range(1, parts.shape[0]):
+        for result in range(uintp(parts.shape[1])):
+            parts[0, result] += parts[split, result]
+    for result in range(uintp(parts.shape[1])):
+        out[result] = narrow(parts[0, result], out[result])
+
+
 @parallel(error_model="numpy")
 def sum_lines(
     dout: Any,
@@ -192,8 +202,7 @@ def sum_lines(
             if splits == 1:
                 out[result] = narrow(total, out[result])
     if splits > 1:
-        for result in range(results):
-            out[result] = narrow(parts[:, result].sum(), out[result])
+        _add_parts(parts, out)
 
 
 @parallel(error_model="numpy")
@@ -231,8 +240,7 @@ def sum_columns(
             else:
                 out[first + k] = narrow(totals[k], out[first + k])
     if splits > 1:
-        for result in range(uintp(parts.shape[1])):
-            out[result] = narrow(parts[:, result].sum(), out[result])
+        _add_parts(parts, out)
 
 
 @parallel(error_model="numpy")

@@ -19,6 +19,8 @@ TASKS = 16
 """Tasks per thread, for load balance."""
 NARROW, LINE, LEAST_ROWS = 64, 256, 16
 """Maximum columns of which several rows are summed in one vector loop, its elements, and the least number of loops."""
+LEAST_BLOCKS = 16
+"""Fewest blocks of few rows and columns that share the memory for sums, instead of a task for each."""
 
 
 @kernel("mean", "optimized", "cpu", FLOATS, prepare=True)
@@ -58,9 +60,14 @@ def _step(layout: Reduction, x: Any, result: Any) -> Bound:
     from opgauge.ops._cpu.jit import accumulator, storage
     from opgauge.ops.mean import jit
 
+    if layout.length == 1 and x.dtype == result.dtype:
+        return bind(np.copyto, result.reshape(-1), x.reshape(-1))
     a, r1, b, r2, c = layout.shape
     source, target, zero = storage(x), storage(result), accumulator(x).type(0)
     threads = count(x.nbytes, x.size * (3 if x.dtype.itemsize == 2 else 1))
+    if 1 < c <= NARROW and b == 1 and layout.length <= jit.DEPTH and a >= LEAST_BLOCKS:
+        blocks = source.reshape(a, layout.length, c), target.reshape(a, c)
+        return bind(jit.mean_of_few_rows.on(threads), *blocks, zero, TASKS * threads if threads > 1 else 1)
     if c > 1:
         columns, means = source.reshape(a, r1, b, r2, c), target.reshape(a, b, c)
         partial = np.empty((_parts(layout, jit.TILE), a, b, c))

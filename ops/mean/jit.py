@@ -64,6 +64,22 @@ def _spill(totals: Any, into: Any, zero: Any) -> None:
 
 
 @parallel(error_model="numpy")
+def mean_of_few_rows(x: Any, out: Any, zero: Any, pieces: int) -> None:
+    """Means of x (a, rows, c) into out (a, c), for at most `DEPTH` rows and few columns, in `pieces` for threads."""
+    a, rows, c = x.shape
+    for piece in prange(pieces):
+        totals = np.empty(c, type(zero))
+        for i in range(a * np.int64(piece) // pieces, a * (np.int64(piece) + 1) // pieces):
+            for k in range(c):
+                totals[k] = widen(x[i, 0, k])
+            for row in range(1, rows):
+                for k in range(c):
+                    totals[k] += widen(x[i, row, k])
+            for k in range(c):
+                out[i, k] = narrow(np.float64(totals[k]) / rows, out[i, k])
+
+
+@parallel(error_model="numpy")
 def mean_of_columns(x: Any, out: Any, partial: Any, zero: Any) -> None:
     """Means of x (a, r1, b, r2, c) into out (a, b, c), rows shared by threads: partial (parts, a, b, c), float64."""
     a, r1, b, r2, c = x.shape

@@ -28,7 +28,9 @@ _CHUNKS = declare(
     why="parts of the rows that are summed separately, channels last: even shares against adding up",
 )
 LINE, NARROW, LEAST_ROWS = 256, 32, 256
-"""Channels last, a line of several rows: its channels, the most of one row, and the fewest rows."""
+"""Columns, a line of several rows: its columns, the most of one row, and the fewest rows."""
+SHORT, LEAST_IMAGES = 16, 8
+"""Channels first: most elements of a channel that are columns, so that loops are long, and fewest images of them."""
 _CHANNELS_PER_THREAD = 4
 """Channels per thread from which each thread takes whole channels, which its cache holds; fewer divide unevenly."""
 
@@ -56,35 +58,38 @@ def normalization(
 
     axis %= x.ndim
     channels, post = x.shape[axis], prod(x.shape[axis + 1 :])
-    repeats = _repeats(x.size // channels, channels) if post == 1 else 1
-    shape = (-1, repeats * channels) if post == 1 else (prod(x.shape[:axis]), channels, post)
-    wide, n = gamma.dtype, x.size // channels
+    wide, n, period = gamma.dtype, x.size // channels, channels * post
+    columns = post == 1 or (post <= SHORT and x.size // period >= LEAST_IMAGES)
+    repeats = _repeats(x.size // period, period) if columns else 1
+    shape = (-1, repeats * period) if columns else (prod(x.shape[:axis]), channels, post)
+    channel_of = np.tile(np.repeat(np.arange(channels), post), repeats) if repeats * post > 1 and columns else None
     small = wide.type(epsilon)
     given, y = (storage(array.reshape(shape)) for array in (x, out["y"]))
     addend = storage(np.empty((0,) * len(shape), x.dtype) if add_to_output is None else add_to_output.reshape(shape))
     threads = count((3 if training else 2) * x.nbytes, (6 if x.dtype.itemsize == 2 else 4) * x.size)
-    pass_over = (jit.apply_to_columns if post == 1 else jit.apply_to_rows).on(threads)
-    apply = partial(_apply, pass_over, (given, addend, y), repeats, beta)
+    pass_over = (jit.apply_to_columns if columns else jit.apply_to_rows).on(threads)
+    apply = partial(_apply, pass_over, (given, addend, y), channel_of, beta)
     if not training:
         return lambda: apply(moving_mean, gamma / np.sqrt(moving_variance + small))
     mean, inverse = out["mean"], out["inv_variance"]
     variance = np.empty(channels, wide)
-    moments = (mean, variance) if repeats == 1 else np.empty((2, repeats * channels), wide)
-    sums = np.empty((_CHUNKS.cap(n // repeats) if post == 1 else 1, repeats * channels))
+    moments = (mean, variance) if channel_of is None else np.empty((2, channel_of.size), wide)
+    leads = np.arange(channels) if channel_of is None else channel_of * post
+    sums = np.empty((_CHUNKS.cap(len(given)) if columns else 1, leads.size))
     by_channel = partial(jit.train_rows.on(threads), given, gamma, beta, small, addend, y, mean, variance, inverse)
 
     def by_pass() -> None:
-        if post == 1:
-            jit.moments_of_columns.on(threads)(given, *moments, sums, channels)
-            if repeats > 1:
-                mean[...], variance[...] = (values[:channels] for values in moments)
+        if columns:
+            jit.moments_of_columns.on(threads)(given, *moments, sums, leads, n)
+            if channel_of is not None:
+                mean[...], variance[...] = (values[:period:post] for values in moments)
         else:
             jit.moments_of_rows.on(threads)(given, mean, variance)
         np.divide(1, np.sqrt(variance + small), out=inverse)
         apply(mean, inverse * gamma)
 
-    few = threads > 1 and channels // threads < _CHANNELS_PER_THREAD if post > 1 else True
-    run = by_pass if few else by_channel
+    few = threads > 1 and channels // threads < _CHANNELS_PER_THREAD
+    run = by_pass if few or columns else by_channel
     if moving_mean is None:
         return run
     targets = out["new_moving_mean"], out["new_moving_variance"]
@@ -97,11 +102,11 @@ def normalization(
 
 
 def _apply(
-    pass_over: Callable[..., None], arrays: tuple[Any, Any, Any], repeats: int, shift: Any, mean: Any, scale: Any
+    pass_over: Callable[..., None], arrays: tuple[Any, Any, Any], channel_of: Any, shift: Any, mean: Any, scale: Any
 ) -> None:
-    """One pass: (x - mean) scale + shift, plus the addend, into y; per channel, which repeat along a row."""
+    """One pass: (x - mean) scale + shift, plus the addend, into y; per channel, or per column of `channel_of`."""
     x, addend, y = arrays
-    each = (np.tile(values, repeats) if repeats > 1 else values for values in (mean, scale, shift))
+    each = (values if channel_of is None else values[channel_of] for values in (mean, scale, shift))
     pass_over(x, *each, addend, y)
 
 
@@ -111,6 +116,6 @@ def _move(targets: tuple[Any, Any], before: tuple[Any, Any], now: tuple[Any, Any
         target[...] = momentum * old + (1 - momentum) * new
 
 
-def _repeats(rows: int, channels: int) -> int:
-    """Rows of few channels that are taken as one, so that loops along it are vectors; they divide the rows."""
-    return largest_divisor(rows, LINE // channels) if channels <= NARROW and rows >= LEAST_ROWS else 1
+def _repeats(rows: int, columns: int) -> int:
+    """Rows of few columns that are taken as one, so that loops along it are vectors; they divide the rows."""
+    return largest_divisor(rows, LINE // columns) if columns <= NARROW and rows >= LEAST_ROWS else 1

@@ -96,18 +96,19 @@ def apply_to_rows(x: Any, mean: Any, scale: Any, shift: Any, addend: Any, y: Any
 
 
 @njit(**INNER)
-def _add_rows(partial: Any, divisor: Any, total: Any, channels: int) -> None:
-    """Sums of each of the `channels`, which repeat along a row, over `divisor`, to all of its columns.
+def _add_rows(partial: Any, divisor: Any, total: Any, leads: Any) -> None:
+    """Sums of each channel, over `divisor`, to all of its columns; leads: the first column of each one's channel.
 
     Serial, as np.sum in a parallel function would start threads for each column.
     """
     for row in range(1, partial.shape[0]):
         for column in range(total.size):
             partial[0, column] += partial[row, column]
-    for column in range(channels, total.size):
-        partial[0, column % channels] += partial[0, column]
     for column in range(total.size):
-        total[column] = partial[0, column % channels] / divisor
+        if leads[column] != column:
+            partial[0, leads[column]] += partial[0, column]
+    for column in range(total.size):
+        total[column] = partial[0, leads[column]] / divisor
 
 
 @njit(**INNER)
@@ -140,21 +141,21 @@ def _add_squares(x: Any, first: int, end: int, mean: Any, chunk: int, partial: A
 
 
 @parallel(error_model="numpy")
-def moments_of_columns(x: Any, mean: Any, variance: Any, partial: Any, channels: int) -> None:
-    """Mean and biased variance of each column of (rows, C), two passes; partial (chunks, C), float64.
+def moments_of_columns(x: Any, mean: Any, variance: Any, partial: Any, leads: Any, size: int) -> None:
+    """Mean and biased variance of each column of (rows, columns), two passes; partial (chunks, columns), float64.
 
-    The `channels` repeat along a row, as do their moments.
+    Columns of one channel, `size` elements in all, have the same moments; leads: the first of them.
     """
     rows, chunks = x.shape[0], partial.shape[0]
-    count = np.float64(x.size // channels)
+    count = np.float64(size)
     for chunk in prange(chunks):
         first, end = rows * chunk // chunks, rows * (chunk + 1) // chunks
         _add_values(x, first, end, np.int64(chunk), partial)
-    _add_rows(partial, count, mean, channels)
+    _add_rows(partial, count, mean, leads)
     for chunk in prange(chunks):
         first, end = rows * chunk // chunks, rows * (chunk + 1) // chunks
         _add_squares(x, first, end, mean, np.int64(chunk), partial)
-    _add_rows(partial, count, variance, channels)
+    _add_rows(partial, count, variance, leads)
 
 
 @njit(**INNER)

@@ -26,6 +26,8 @@ BLOCK = 1 << 12
 """Elements summed without widening: bounds the error of a sum, and is one task of a thread."""
 TASKS = 16
 """Tasks per thread, for load balance."""
+SHORT_GRADIENT = 32
+"""Maximum elements of a row, or columns, for which the gradient's norms are copied, one for each element."""
 
 
 def _order(porder: float | str) -> float:
@@ -113,22 +115,43 @@ def p_norm_grad(
     layout = merge_axes(x.shape, axes).two_groups()
     if layout is None:
         return _grad_by_rows(x, y, dy, porder, axes, dx)
-    shape = a, r1, b, r2, c = layout.shape
-    source, target, norms, grads = storage(x), storage(dx), storage(y), storage(dy)
-    slope = {1.0: jit.SIGN, 2.0: jit.LINEAR, 3.0: jit.QUADRATIC}.get(p, jit.GENERAL if p > 1 else jit.BELOW_ONE)
-    q = accumulator(x).type(p - 1)
+    arrays = tuple(storage(array) for array in (x, y, dy, dx))
     threads = count(2 * x.nbytes, 2 * x.size * _operations(p, x))
-    if abs(p) == inf and b == c == 1:
-        rows = source.reshape(a, -1), norms.reshape(-1), grads.reshape(-1), target.reshape(a, -1)
+    if abs(p) == inf:
+        return _grad_at_infinity(layout, arrays, threads)
+    slope = {1.0: jit.SIGN, 2.0: jit.LINEAR, 3.0: jit.QUADRATIC}.get(p, jit.GENERAL if p > 1 else jit.BELOW_ONE)
+    return _grad_of_finite(layout, arrays, threads, (slope, accumulator(x).type(p - 1)))
+
+
+def _grad_at_infinity(layout: Reduction, arrays: tuple[Any, ...], threads: int) -> Bound:
+    """The gradient at porder inf or -inf, of x, y and dy into dx."""
+    from opgauge.ops.p_norm import jit_grad as jit
+
+    source, norms, grads, target = arrays
+    if layout.b == layout.c == 1:
+        rows = source.reshape(layout.a, -1), norms.reshape(-1), grads.reshape(-1), target.reshape(layout.a, -1)
         return bind(jit.grad_inf_rows.on(threads), *rows)
-    if abs(p) == inf or c > 1:
-        columns = tuple(array.reshape(-1, c) for array in (source, norms, grads, target))
-        if abs(p) == inf:
-            return bind(jit.grad_inf.on(threads), *columns, shape)
-        return bind(jit.grad_columns.on(threads), *columns, shape, slope, q)
+    columns = (array.reshape(-1, layout.c) for array in arrays)
+    return bind(jit.grad_inf.on(threads), *columns, layout.shape)
+
+
+def _grad_of_finite(layout: Reduction, arrays: tuple[Any, ...], threads: int, order: tuple[int, Any]) -> Bound:
+    """The gradient at a finite porder, of x, y and dy into dx; order: the gradient mode, and porder - 1."""
+    from opgauge.ops.p_norm import jit_grad as jit
+
+    source, norms, grads, target = arrays
+    a, r1, b, r2, c = layout.shape
+    width = c if c > 1 else r2 if b > 1 else layout.length
+    if width <= SHORT_GRADIENT and source.size > width:
+        units = (a, r1, b, r2, 1) if c > 1 else (a, r1, b, 1, 1) if b > 1 else (a, 1, 1, 1, 1)
+        given = (array.reshape(-1, columns) for array, columns in zip(arrays, (width, c, c, width), strict=True))
+        return bind(jit.grad_short.on(threads), *given, units, *order, threads)
+    if c > 1:
+        columns = (array.reshape(-1, c) for array in arrays)
+        return bind(jit.grad_columns.on(threads), *columns, layout.shape, *order)
     pieces, length = (r1, r2) if b > 1 else (1, layout.length)
     rows = source.reshape(-1, length), norms.reshape(-1), grads.reshape(-1), target.reshape(-1, length)
-    return bind(jit.grad_rows.on(threads), *rows, pieces, b, -(-length // BLOCK), slope, q)
+    return bind(jit.grad_rows.on(threads), *rows, pieces, b, -(-length // BLOCK), *order)
 
 
 def _grad_by_rows(x: Any, y: Any, dy: Any, porder: float | str, axes: tuple[int, ...], dx: Any) -> Bound:

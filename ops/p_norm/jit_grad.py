@@ -20,6 +20,8 @@ SIGN, LINEAR, QUADRATIC, GENERAL, BELOW_ONE = range(5)
 """Gradient modes: by `porder`."""
 TILE = 256
 """Columns that a thread takes at a time: their counts and shares stay in the first-level cache."""
+COPIED = 512
+"""Elements whose norms are copied, one for each, so that one loop takes many short rows."""
 
 
 @njit(**INNER)
@@ -67,11 +69,28 @@ def _across(slope: int) -> Any:
     return loop
 
 
+def _each(slope: int) -> Any:
+    """The loop over elements with a norm each for one gradient mode."""
+
+    @njit(**INNER)
+    def loop(x: Any, first: int, count: int, norms: Any, grads: Any, dx: Any, q: Any) -> None:
+        half_registers()
+        start = np.uint64(first)
+        for k in range(np.uint64(count)):
+            value = _gradient(widen(x[start + k]), norms[k], grads[k], slope, q)
+            dx[start + k] = narrow(value, dx[start + k])
+
+    return loop
+
+
 _along_sign, _along_linear, _along_quadratic, _along_general, _along_below_one = (
     _along(slope) for slope in (SIGN, LINEAR, QUADRATIC, GENERAL, BELOW_ONE)
 )
 _across_sign, _across_linear, _across_quadratic, _across_general, _across_below_one = (
     _across(slope) for slope in (SIGN, LINEAR, QUADRATIC, GENERAL, BELOW_ONE)
+)
+_each_sign, _each_linear, _each_quadratic, _each_general, _each_below_one = (
+    _each(slope) for slope in (SIGN, LINEAR, QUADRATIC, GENERAL, BELOW_ONE)
 )
 
 
@@ -116,6 +135,61 @@ def grad_columns(x: Any, y: Any, dy: Any, dx: Any, shape: Any, slope: int, q: An
             _across_general(x, row, y, dy, slot, dx, q)
         else:
             _across_below_one(x, row, y, dy, slot, dx, q)
+
+
+@njit(**INNER)
+def _copy(given: Any, first: int, count: int, width: int, shape: Any, each: Any) -> None:
+    """Set `each` to the values of `given` that belong to the elements of `count` rows from row `first` on."""
+    _, r1, b, r2, _ = shape
+    v, j, u, i = first % r2, first // r2 % b, first // (r2 * b) % r1, first // (r2 * b * r1)
+    at = np.uint64(0)
+    for _ in range(count):
+        slot = i * b + j
+        if given.shape[1] == 1:
+            value = widen(given[slot, 0])
+            for _ in range(width):
+                each[at] = value
+                at += np.uint64(1)
+        else:
+            for k in range(width):
+                each[at] = widen(given[slot, k])
+                at += np.uint64(1)
+        v += 1  # no division per row
+        if v == r2:
+            v, j = 0, j + 1
+            if j == b:
+                j, u = 0, u + 1
+                if u == r1:
+                    u, i = 0, i + 1
+
+
+@parallel(error_model="numpy")
+def grad_short(x: Any, y: Any, dy: Any, dx: Any, shape: Any, slope: int, q: Any, pieces: int) -> None:
+    """Gradient along short rows, or across few columns: x, dx (rows, width); y, dy (slots, 1 or width).
+
+    shape: (a, r1, b, r2, c) in units of rows, in `pieces` for as many threads.
+    """
+    rows, width = x.shape
+    at_once = max(1, COPIED // width)
+    flat, out = x.reshape(x.size), dx.reshape(x.size)
+    for piece in prange(pieces):
+        begin, end = rows * np.int64(piece) // pieces, rows * (np.int64(piece) + 1) // pieces
+        norms, grads = np.empty(COPIED, type(q)), np.empty(COPIED, type(q))
+        for first in range(begin, end, at_once):
+            count = min(at_once, end - first)
+            _copy(y, first, count, width, shape, norms)
+            _copy(dy, first, count, width, shape, grads)
+            start, size = first * width, count * width
+            if slope == LINEAR:
+                _each_linear(flat, start, size, norms, grads, out, q)
+            elif slope == QUADRATIC:
+                _each_quadratic(flat, start, size, norms, grads, out, q)
+            elif slope == SIGN:
+                _each_sign(flat, start, size, norms, grads, out, q)
+            elif slope == GENERAL:
+                _each_general(flat, start, size, norms, grads, out, q)
+            else:
+                _each_below_one(flat, start, size, norms, grads, out, q)
 
 
 @njit(**INNER)

@@ -17,6 +17,9 @@ GROUPED = (
     Convolution((2, 9, 7, 9), (9, 1, 3, 3), add=True, params={"padding_before": 1, "groups": 9}),
     Convolution((2, 16, 8, 7), (24, 2, 3, 2), params={"strides": (2, 1), "dilation_rate": (1, 2), "groups": 8}),
     Convolution((1, 8, 4, 5, 6), (8, 1, 3, 1, 3), params={"padding_before": 1, "groups": 8, "strides": (2, 1, 1)}),
+    Convolution((2, 9, 7, 6), (9, 1, 3, 2), params={"padding_before": (3, 0), "dilation_rate": (2, 1), "groups": 9}),
+    Convolution((1, 8, 4, 5, 6), (16, 1, 2, 3, 3), add=True, params={"padding_before": (1, 0, 2), "groups": 8}),
+    Convolution((2, 16, 3, 30), (16, 1, 1, 1), add=True, params={"groups": 16}),
 )
 
 

@@ -1,0 +1,44 @@
+"""CPU kernels on short rows, few columns and small images, by one thread and by several."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import Any
+
+import pytest
+
+from opgauge.ops._core.dtype import FLOATS
+from tests.ops.attempts import case_of, complaint, inputs_of
+
+CASES: tuple[tuple[str, dict[str, tuple[int, ...]], dict[str, Any]], ...] = (
+    ("lerp_grad", {"x": (20, 700, 1), "y": (700, 1), "weight": (20, 700, 1)}, {}),
+    ("lerp_grad", {"x": (5, 3), "y": (4, 5, 3), "weight": (6, 4, 5, 3)}, {}),
+    ("lerp_grad", {"x": (7, 1), "y": (7, 90)}, {"weight": 0.3}),
+    ("dot", {"x": (50, 1)}, {}),
+    ("dot", {"x": (40, 3)}, {}),
+    ("dot", {"x": (5, 33)}, {}),
+    ("mean", {"x": (12, 5, 1, 1)}, {"axis": (2, 3)}),
+    ("mean", {"x": (20, 3, 4)}, {"axis": (1,)}),
+    ("mean", {"x": (33, 64, 64)}, {"axis": (1,)}),
+    ("mean", {"x": (33, 65, 5)}, {"axis": (1,)}),
+    ("normalization", {"x": (9, 3, 2)}, {"axis": 1}),
+    ("normalization", {"x": (512, 3, 4)}, {"axis": 1}),
+    ("normalization", {"x": (8, 5, 4, 4), "add_to_output": (8, 5, 4, 4)}, {"axis": 1}),
+    ("normalization", {"x": (11, 4, 3), "moving_mean": (4,), "moving_variance": (4,)}, {"axis": 1, "training": False}),
+    ("p_norm_grad", {"x": (300, 3)}, {"axis": 1}),
+    ("p_norm_grad", {"x": (300, 3)}, {"axis": 0, "porder": 1.0}),
+    ("p_norm_grad", {"x": (4, 3, 5, 6, 7)}, {"axis": (1, 3), "porder": 3.0}),
+    ("p_norm_grad", {"x": (4, 3, 5, 6)}, {"axis": (1, 3), "porder": 2.5}),
+    ("p_norm_grad", {"x": (513, 32)}, {"axis": 1, "porder": 0.5}),
+)
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.parametrize("number", range(len(CASES)))
+def test_short_axes_give_what_the_reference_says(number: int, threads: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every dtype by one thread, one by several, at the sizes where one loop takes several rows, and beside them."""
+    op, shapes, params = CASES[number]
+    monkeypatch.setattr(import_module(f"opgauge.ops.{op.removesuffix('_grad')}.cpu"), "count", lambda *_: threads)
+    for dtype in FLOATS if threads == 1 else FLOATS[number % len(FLOATS) :][:1]:
+        case = case_of(op, shapes, dtype, **params)
+        assert complaint(case, inputs_of(case), "optimized") == "", dtype
