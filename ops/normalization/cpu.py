@@ -29,7 +29,7 @@ _CHUNKS = declare(
 )
 LINE, NARROW, LEAST_ROWS = 256, 32, 256
 """Columns, a line of several rows: its columns, the most of one row, and the fewest rows."""
-SHORT, LEAST_IMAGES = 16, 8
+SHORT, LEAST_IMAGES = 16, 2
 """Channels first: most elements of a channel that are columns, so that loops are long, and fewest images of them."""
 _CHANNELS_PER_THREAD = 4
 """Channels per thread from which each thread takes whole channels, which its cache holds; fewer divide unevenly."""

@@ -218,7 +218,9 @@ def test_self_tests_run_and_are_stored(tmp_path: Path) -> None:
     assert re.search(r"\| wall time that is measurement \| \d+ % of \d+ s \| ≥ 50 % \|", text)
     (case,) = json.loads((tree.path / "made.json").read_text())["cases"]
     assert (case["case"], len(case["pairs"]), case["ruler"], case["method"]) == ("small", 8, [], "interleaved/1")
-    data = json.loads(tree.opgauge("inject", "--slowdown", "200", *quick, "--json", code=0).partition("\n}\n")[0] + "}")
+    patient = (*quick, "--most-pairs", "24")  # on a busy machine samples count as contended, and more are needed
+    text = tree.opgauge("inject", "--slowdown", "200", *patient, "--json", code=0)
+    data = json.loads(text.partition("\n}\n")[0] + "}")
     assert (data["decisions"], data["slower"], data["among"]) == (1, 1, 60)
     assert (data["caught_share"], data["caught_from_40_us_share"]) == (1.0, 1.0)
     assert 0 <= data["caught_within_10_s_share"] <= 1  # a busy machine takes longer over what is planted
