@@ -7,7 +7,7 @@ product by BLAS, then one fused pass over the result while it is in cache.
 from __future__ import annotations
 
 from math import prod
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -15,16 +15,9 @@ from opgauge.ops._core.dtype import FLOATS
 from opgauge.ops._core.kernel import Bound
 from opgauge.ops._core.registry import kernel
 from opgauge.ops._cpu.threads import count
-from opgauge.ops._cpu.tile import PRODUCT_SPEED, narrowed, scratch, widened
-from opgauge.ops.conv_data_grad.images import (
-    FEW_PIXELS,
-    MANY_PIXELS,
-    columns_of,
-    images_at_once,
-    links_of,
-    share_products,
-)
-from opgauge.ops.conv_data_grad.op import ConvDataGradParams, ConvGeometry, geometry
+from opgauge.ops._cpu.tile import PRODUCT_SPEED, scratch, widened
+from opgauge.ops.conv_data_grad.cpu_columns import FEW_PIXELS, MANY_PIXELS, Tensors, by_columns, share_products
+from opgauge.ops.conv_data_grad.op import ConvDataGradParams, ConvGeometry, geometry, three
 
 HALF_BYTES = 2
 PIXELS = 128
@@ -45,22 +38,6 @@ MOST_MARGIN = 2
 """Pixels of dx per pixel of dy up to which products of all taps are faster than columns and a fold."""
 
 
-class Tensors(NamedTuple):
-    """Arrays of one call; wide: dtype of the sums."""
-
-    dy: Any
-    weight: Any
-    dx: Any
-    addend: Any
-    wide: Any
-
-
-def _three(values: tuple[int, ...], fill: int) -> tuple[int, int, int]:
-    """Values for three spatial axes, missing ones in front."""
-    padded = (fill,) * (3 - len(values)) + tuple(values)
-    return (padded[0], padded[1], padded[2])
-
-
 @kernel("conv_data_grad", "optimized", "cpu", FLOATS, prepare=True)
 def conv_data_grad(
     *,
@@ -79,7 +56,7 @@ def conv_data_grad(
         return (_by_pixels if found.is_pointwise and not found.channels_last else _by_rows)(found, tensors)
     if dy.size and filter.size and _small_groups(found):
         return _directly(found, tensors)
-    return _by_columns(found, tensors)
+    return by_columns(found, tensors)
 
 
 def _reads_most_pixels(found: ConvGeometry) -> bool:
@@ -115,11 +92,11 @@ def _directly(found: ConvGeometry, tensors: Tensors) -> Bound:
     from opgauge.ops.conv_data_grad import jit_direct as jit
 
     threads, (dy, weight, dx, addend, wide) = _threads(found, tensors, 1), tensors
-    size, out, kernel = _three(found.size, 1), _three(found.out_size, 1), _three(found.kernel, 1)
+    size, out, kernel = three(found.size, 1), three(found.out_size, 1), three(found.kernel, 1)
     if found.is_pointwise:
         size = out = (1, 1, prod(found.size))
     per_group, group_outs = found.channels // found.groups, found.out_channels // found.groups
-    strides, padding, dilation = _three(found.strides, 1), _three(found.padding, 0), _three(found.dilation, 1)
+    strides, padding, dilation = three(found.strides, 1), three(found.padding, 0), three(found.dilation, 1)
     shape = jit.numbers_of(
         jit.DirectShape(found.batch, found.groups, per_group, group_outs, size, out, kernel, strides, padding, dilation)
     )
@@ -200,7 +177,7 @@ def _by_rows(found: ConvGeometry, tensors: Tensors) -> Bound:
 
     dy, weight, dx, addend, wide = tensors
     threads, last = _threads(found, tensors, PRODUCT_SPEED), found.channels_last
-    size, out_size = _three(found.size, 1), _three(found.out_size, 1)
+    size, out_size = three(found.size, 1), three(found.out_size, 1)
     margins, padded, order, shifts, reach = _padded_walk(found)
     pixels = prod(padded)
     image = scratch((found.batch * pixels + ROWS + margins[2]) * found.out_channels, wide)
@@ -259,8 +236,8 @@ def _padded_walk(found: ConvGeometry) -> tuple[tuple[int, ...], tuple[int, ...],
 
     Taps of a row without dilation are one run, backwards. The end of a row continues with the start of the next.
     """
-    kernel, padding = _three(found.kernel, 1), _three(found.padding, 0)
-    dilation, size, out_size = _three(found.dilation, 1), _three(found.size, 1), _three(found.out_size, 1)
+    kernel, padding = three(found.kernel, 1), three(found.padding, 0)
+    dilation, size, out_size = three(found.dilation, 1), three(found.size, 1), three(found.out_size, 1)
     margins = tuple(max(d * (k - 1) - p, 0) for d, k, p in zip(dilation, kernel, padding, strict=True))
     padded = [m + max(out, length + p) for m, out, length, p in zip(margins, out_size, size, padding, strict=True)]
     padded[2] -= min(margins[2], padded[2] - margins[2] - out_size[2])
@@ -273,99 +250,3 @@ def _padded_walk(found: ConvGeometry) -> tuple[tuple[int, ...], tuple[int, ...],
             shifts.append(((d * padded[1] + h) * padded[2] + w) * found.out_channels)
             reach.append((margins[0] - d, margins[0] - d + out_size[0], margins[1] - h, margins[1] - h + out_size[1]))
     return margins, tuple(padded), np.array(order), np.array(shifts), np.array(reach)
-
-
-def _by_columns(found: ConvGeometry, tensors: Tensors) -> Bound:
-    """Products by BLAS and a fold, of wide copies of tensors in 16 bits."""
-    before: list[Bound] = []
-    after: list[Bound] = []
-    wide = tensors.wide
-    dy, weight = (widened(array, wide, before) for array in (tensors.dy, tensors.weight))
-    addend = None if tensors.addend is None else widened(tensors.addend, wide, before)
-    given = Tensors(dy, weight, narrowed(tensors.dx, wide, after), addend, wide)
-    compute = (_columns_last if found.channels_last else _columns_first)(found, given)
-
-    def run() -> None:
-        for step in (*before, compute, *after):
-            step()
-
-    return run if after else compute
-
-
-def _rows(weight: Any, found: ConvGeometry) -> Any:
-    """The filter, channels first, as (groups, C / groups * taps, Co / groups)."""
-    first = np.moveaxis(weight, -1, 1) if found.channels_last else weight
-    return first.reshape(found.groups, found.out_channels // found.groups, -1).transpose(0, 2, 1)
-
-
-def _some_images(found: ConvGeometry, links: Any, threads: int, rows: Any, dy: Any, addend: Any, dx: Any) -> None:
-    """Some images with channels first: a product by BLAS, then a fold while the columns are in the cache."""
-    from opgauge.ops.conv_data_grad import jit_fold as jit
-
-    given = dy.reshape(len(dy), found.groups, found.out_channels // found.groups, -1)
-    if found.is_pointwise:
-        columns_of(rows, given, dx.reshape(len(dy), found.groups, -1, given.shape[3]))
-        if addend is not None:
-            jit.add_in_place.on(threads)(dx.reshape(-1), addend.reshape(-1))
-        return
-    sizes = (*_three(found.size, 1), *_three(found.kernel, 1), *_three(found.out_size, 1))
-    column = columns_of(rows, given).reshape(-1)
-    added = np.empty(0, dx.dtype) if addend is None else addend.reshape(-1)
-    if links is not None:
-        jit.fold_links.on(threads)(column, added, dx.reshape(-1), len(dy) * found.channels, *links)
-        return
-    strides, padding, dilation = _three(found.strides, 1), _three(found.padding, 0), _three(found.dilation, 1)
-    planes = len(dy) * found.channels * sizes[0]
-    jit.fold.on(threads)(column, added, dx.reshape(-1), planes, sizes, strides, padding, dilation)
-
-
-def _columns_first(found: ConvGeometry, tensors: Tensors) -> Bound:
-    """Channels first, some images at a time."""
-    dy, weight, dx, addend, wide = tensors
-    links, (at_once, threads) = links_of(found), images_at_once(found, wide)
-
-    def run() -> None:
-        rows = _rows(weight, found)
-        for first in range(0, found.batch, at_once):
-            now = slice(first, first + at_once)
-            _some_images(found, links, threads, rows, dy[now], None if addend is None else addend[now], dx[now])
-
-    return run
-
-
-def _columns_last(found: ConvGeometry, tensors: Tensors) -> Bound:
-    """Channels last, some images at a time, channels transposed to the front and back; pointwise is one product."""
-    dy, weight, dx, addend, wide = tensors
-    links, (at_once, threads) = links_of(found), images_at_once(found, wide)
-    if found.is_pointwise:
-        return _one_product(found, tensors)
-
-    def run() -> None:
-        rows = _rows(weight, found)
-        for first in range(0, found.batch, at_once):
-            now = slice(first, first + at_once)
-            given = np.ascontiguousarray(np.moveaxis(dy[now], -1, 1))
-            target = np.empty((len(given), found.channels, *found.size), wide)
-            _some_images(found, links, threads, rows, given, None, target)
-            moved = np.moveaxis(target, 1, -1)
-            dx[now] = moved if addend is None else moved + addend[now]
-
-    return run
-
-
-def _one_product(found: ConvGeometry, tensors: Tensors) -> Bound:
-    """A 1x1 convolution, channels last: one product over all pixels per group, then the addend."""
-    from opgauge.ops.conv_data_grad import jit_fold as jit
-
-    dy, weight, dx, addend, _ = tensors
-    threads, groups = count(2 * dx.nbytes), found.groups
-
-    def run() -> None:
-        matrix = weight.reshape(groups, found.out_channels // groups, -1)
-        given = dy.reshape(-1, groups, found.out_channels // groups)
-        total = dx.reshape(-1, groups, found.channels // groups)
-        np.matmul(given.transpose(1, 0, 2), matrix, out=total.transpose(1, 0, 2))
-        if addend is not None:
-            jit.add_in_place.on(threads)(total.reshape(-1), addend.reshape(-1))
-
-    return run

@@ -26,7 +26,7 @@ from opgauge.ops.conv_data_grad.cuda_direct import DirectConfig, convolve_direct
 from opgauge.ops.conv_data_grad.cuda_gather import gather, gather_layout
 from opgauge.ops.conv_data_grad.cuda_small import THREADS, SmallConfig, replaces_direct, replaces_product, small_config
 from opgauge.ops.conv_data_grad.gather_layout import GatherLayout
-from opgauge.ops.conv_data_grad.op import ConvDataGradParams, ConvGeometry, geometry
+from opgauge.ops.conv_data_grad.op import ConvDataGradParams, ConvGeometry, geometry, three
 
 AXES = 3
 """Number of spatial axes."""
@@ -205,23 +205,19 @@ def _columns(found: ConvGeometry) -> Any:
     return pack(_COLUMNS, {**strides, "tap": pixels, "pixel": 1})
 
 
-def _three(values: tuple[int, ...], fill: int) -> tuple[int, ...]:
-    return (fill,) * (AXES - len(values)) + tuple(values)
-
-
 def _axes(found: ConvGeometry) -> Any:
     """`Axes` struct of the kernels."""
-    strides, dilations = _three(found.strides, 1), _three(found.dilation, 1)
+    strides, dilations = three(found.strides, 1), three(found.dilation, 1)
     common = [gcd(stride, dilation) for stride, dilation in zip(strides, dilations, strict=True)]
     numbers = {
-        "kernel": _three(found.kernel, 1),
-        "out": _three(found.out_size, 1),
-        "padding": _three(found.padding, 0),
+        "kernel": three(found.kernel, 1),
+        "out": three(found.out_size, 1),
+        "padding": three(found.padding, 0),
         "dilation": dilations,
         "step": [stride // each for stride, each in zip(strides, common, strict=True)],
         "move": [dilation // each for dilation, each in zip(dilations, common, strict=True)],
     }
-    return pack(_AXES, {**numbers, "size": _three(found.size, 1), "stride": strides})
+    return pack(_AXES, {**numbers, "size": three(found.size, 1), "stride": strides})
 
 
 def _fold(found: ConvGeometry, columns: Any, dx: Any, addend: Any) -> Bound:

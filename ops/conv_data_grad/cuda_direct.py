@@ -14,7 +14,7 @@ from opgauge.ops._core.dtype import FLOATS, dtype_info
 from opgauge.ops._core.kernel import Bound
 from opgauge.ops._cuda.source import CudaSource, Gpu, widest_vector
 from opgauge.ops._cuda.struct import DIVISOR, pack
-from opgauge.ops.conv_data_grad.op import ConvGeometry
+from opgauge.ops.conv_data_grad.op import ConvGeometry, three
 
 AXES, THREADS, WARP, SECTOR_BYTES = 3, 256, 32, 32
 TAPS = (7, 5, 3, 1)
@@ -71,12 +71,6 @@ SOURCE = CudaSource(
     structs={"Plan": _PLAN},
 )
 """Declared instances of direct.cu."""
-
-
-def three(values: tuple[int, ...], fill: int) -> tuple[int, int, int]:
-    """Values for three spatial axes: `fill` for each missing axis, in front."""
-    padded = (fill,) * (AXES - len(values)) + tuple(values)
-    return (padded[0], padded[1], padded[2])
 
 
 @dataclass(frozen=True, slots=True)

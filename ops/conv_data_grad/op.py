@@ -76,6 +76,12 @@ class ConvGeometry:
         return {*self.kernel, *self.strides} == {1} and not any(self.padding)
 
 
+def three(values: Shape, fill: int) -> tuple[int, int, int]:
+    """Values for three spatial axes: `fill` for each missing axis, in front."""
+    padded = (fill,) * (3 - len(values)) + tuple(values)
+    return (padded[0], padded[1], padded[2])
+
+
 def _per_axis(value: PerAxis, rank: int, name: str) -> Shape:
     if isinstance(value, int):
         return (value,) * rank

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from opgauge.ops import ShapeError
-from opgauge.ops.conv_data_grad import cpu
-from opgauge.ops.conv_data_grad.images import FEW_PIXELS, images_at_once
+from opgauge.ops.conv_data_grad import cpu, cpu_columns
+from opgauge.ops.conv_data_grad.cpu_columns import FEW_PIXELS, images_at_once
 from opgauge.ops.conv_data_grad.op import ConvDataGradParams, geometry
 from tests.draws import drawn_of
 from tests.ops.attempts import complaint, inputs_of
@@ -43,7 +43,7 @@ IN_STEPS = (
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_images_of_a_batch_are_computed_in_steps(monkeypatch: pytest.MonkeyPatch, layout: str, at_once: int) -> None:
     """Five images, one, two or all at a time, the last step shorter."""
-    monkeypatch.setattr(cpu, "images_at_once", lambda *_: (at_once, 1))
+    monkeypatch.setattr(cpu_columns, "images_at_once", lambda *_: (at_once, 1))
     for made in IN_STEPS:
         for dtype in ("float32", "float16"):
             case = made.case(dtype, layout)

@@ -12,7 +12,7 @@ import pytest
 from opgauge.ops._core.dtype import FLOATS
 from opgauge.ops.conv_data_grad import cuda, cuda_direct
 from opgauge.ops.conv_data_grad.cuda_direct import DirectConfig, configs, pays, select
-from opgauge.ops.conv_data_grad.op import ConvDataGradParams, ConvGeometry, geometry
+from opgauge.ops.conv_data_grad.op import ConvDataGradParams, ConvGeometry, geometry, three
 from tests.emulation.emulator import Emulator, complaint, emulated
 from tests.ops.attempts import inputs_of
 from tests.ops.conv_data_grad.test_conv_data_grad import LAYOUTS, Convolution
@@ -81,7 +81,7 @@ def test_every_kernel_is_emulated(emulator: Emulator) -> None:
 def test_configurations_cover_dx(made: Convolution, layout: str) -> None:
     """Every configuration that is considered covers all pixels and groups, within threads and shared memory."""
     found = geometry_of(made, layout)
-    size, several = cuda_direct.three(found.size, 1), list(configs(found, "float32", SHARED_BYTES))
+    size, several = three(found.size, 1), list(configs(found, "float32", SHARED_BYTES))
     assert several
     for config in several:
         (down, across, group_blocks), (rows, columns) = config.counts, config.tile

@@ -1,0 +1,173 @@
+"""conv_data_grad on the CPU by columns: products of several images at once by BLAS, and a fold into dx."""
+
+from __future__ import annotations
+
+from math import prod
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from opgauge.ops._core.kernel import Bound
+from opgauge.ops._core.op import Array
+from opgauge.ops._cpu.threads import count
+from opgauge.ops._cpu.tile import narrowed, widened
+from opgauge.ops.conv_data_grad.op import ConvGeometry, three
+
+STEP_BYTES = 1 << 18
+"""Bytes of the columns and results of small images that are computed in one step."""
+FEW_PIXELS, MANY_PIXELS, MOST_STEP_BYTES = 12, 64, 1 << 26
+"""Pixels of an image below which images share a product; pixels of a step that may take more bytes; their maximum."""
+SHORT_ROW, MOST_LINKS = 8, 4096
+"""Outputs of a row below which additions are listed, and their maximum number in a list."""
+
+
+class Tensors(NamedTuple):
+    """Arrays of one call; wide: dtype of the sums."""
+
+    dy: Any
+    weight: Any
+    dx: Any
+    addend: Any
+    wide: Any
+
+
+def links_of(found: ConvGeometry) -> tuple[Array, Array] | None:
+    """Offsets in a channel's columns, and in its dx, of all that is added; None for rows that vectors pay for."""
+    if found.is_pointwise or not found.out_size or found.out_size[-1] >= SHORT_ROW:
+        return None
+    if prod((*found.kernel, *found.out_size)) > MOST_LINKS:
+        return None
+    rank = len(found.size)
+    taps, outs = (np.indices(lengths).reshape(rank, -1) for lengths in (found.kernel, found.out_size))
+    strides, padding, dilation, size = (
+        np.array(values).reshape(rank, 1, 1) for values in (found.strides, found.padding, found.dilation, found.size)
+    )
+    places = outs[:, None] * strides - padding + taps[:, :, None] * dilation
+    inside = ((places >= 0) & (places < size)).all(axis=0)
+    return np.flatnonzero(inside), np.ravel_multi_index(tuple(places[:, inside]), found.size)
+
+
+def share_products(found: ConvGeometry) -> bool:
+    """Whether images, channels first, have so few pixels that each would read the filter for little."""
+    return not found.channels_last and found.batch > 1 and prod(found.out_size) < FEW_PIXELS
+
+
+def images_at_once(found: ConvGeometry, wide: Any) -> tuple[int, int]:
+    """Images per step, whose columns and results fit the second-level cache, and threads that pay for their fold."""
+    columns = found.channels * prod(found.kernel) * prod(found.out_size)
+    nbytes = wide.itemsize * (columns + found.channels * prod(found.size))
+    enough = MANY_PIXELS // max(prod(found.out_size), 1) if MANY_PIXELS * nbytes <= MOST_STEP_BYTES else 1
+    at_once = min(max(STEP_BYTES // max(nbytes, 1), enough, 1), max(found.batch, 1))
+    return at_once, count(at_once * nbytes)
+
+
+def columns_of(rows: Any, given: Any, out: Any = None) -> Any:
+    """Products (images, groups, C / groups * taps, pixels), by BLAS.
+
+    Images of so few pixels that each would read the filter for little share one product.
+    """
+    images, groups, outs, pixels = given.shape
+    if images == 1 or pixels >= FEW_PIXELS:
+        return np.matmul(rows, given, out=out)
+    beside = given.transpose(1, 2, 0, 3).reshape(groups, outs, images * pixels)
+    found = np.matmul(rows, beside).reshape(groups, -1, images, pixels).transpose(2, 0, 1, 3)
+    if out is None:
+        return np.ascontiguousarray(found)
+    out[...] = found
+    return out
+
+
+def by_columns(found: ConvGeometry, tensors: Tensors) -> Bound:
+    """Products by BLAS and a fold, of wide copies of tensors in 16 bits."""
+    before: list[Bound] = []
+    after: list[Bound] = []
+    wide = tensors.wide
+    dy, weight = (widened(array, wide, before) for array in (tensors.dy, tensors.weight))
+    addend = None if tensors.addend is None else widened(tensors.addend, wide, before)
+    given = Tensors(dy, weight, narrowed(tensors.dx, wide, after), addend, wide)
+    compute = (_columns_last if found.channels_last else _columns_first)(found, given)
+
+    def run() -> None:
+        for step in (*before, compute, *after):
+            step()
+
+    return run if after else compute
+
+
+def _rows(weight: Any, found: ConvGeometry) -> Any:
+    """The filter, channels first, as (groups, C / groups * taps, Co / groups)."""
+    first = np.moveaxis(weight, -1, 1) if found.channels_last else weight
+    return first.reshape(found.groups, found.out_channels // found.groups, -1).transpose(0, 2, 1)
+
+
+def _some_images(found: ConvGeometry, links: Any, threads: int, rows: Any, dy: Any, addend: Any, dx: Any) -> None:
+    """Some images with channels first: a product by BLAS, then a fold while the columns are in the cache."""
+    from opgauge.ops.conv_data_grad import jit_fold as jit
+
+    given = dy.reshape(len(dy), found.groups, found.out_channels // found.groups, -1)
+    if found.is_pointwise:
+        columns_of(rows, given, dx.reshape(len(dy), found.groups, -1, given.shape[3]))
+        if addend is not None:
+            jit.add_in_place.on(threads)(dx.reshape(-1), addend.reshape(-1))
+        return
+    sizes = (*three(found.size, 1), *three(found.kernel, 1), *three(found.out_size, 1))
+    column = columns_of(rows, given).reshape(-1)
+    added = np.empty(0, dx.dtype) if addend is None else addend.reshape(-1)
+    if links is not None:
+        jit.fold_links.on(threads)(column, added, dx.reshape(-1), len(dy) * found.channels, *links)
+        return
+    strides, padding, dilation = three(found.strides, 1), three(found.padding, 0), three(found.dilation, 1)
+    planes = len(dy) * found.channels * sizes[0]
+    jit.fold.on(threads)(column, added, dx.reshape(-1), planes, sizes, strides, padding, dilation)
+
+
+def _columns_first(found: ConvGeometry, tensors: Tensors) -> Bound:
+    """Channels first, some images at a time."""
+    dy, weight, dx, addend, wide = tensors
+    links, (at_once, threads) = links_of(found), images_at_once(found, wide)
+
+    def run() -> None:
+        rows = _rows(weight, found)
+        for first in range(0, found.batch, at_once):
+            now = slice(first, first + at_once)
+            _some_images(found, links, threads, rows, dy[now], None if addend is None else addend[now], dx[now])
+
+    return run
+
+
+def _columns_last(found: ConvGeometry, tensors: Tensors) -> Bound:
+    """Channels last, some images at a time, channels transposed to the front and back; pointwise is one product."""
+    dy, weight, dx, addend, wide = tensors
+    links, (at_once, threads) = links_of(found), images_at_once(found, wide)
+    if found.is_pointwise:
+        return _one_product(found, tensors)
+
+    def run() -> None:
+        rows = _rows(weight, found)
+        for first in range(0, found.batch, at_once):
+            now = slice(first, first + at_once)
+            given = np.ascontiguousarray(np.moveaxis(dy[now], -1, 1))
+            target = np.empty((len(given), found.channels, *found.size), wide)
+            _some_images(found, links, threads, rows, given, None, target)
+            moved = np.moveaxis(target, 1, -1)
+            dx[now] = moved if addend is None else moved + addend[now]
+
+    return run
+
+
+def _one_product(found: ConvGeometry, tensors: Tensors) -> Bound:
+    """A 1x1 convolution, channels last: one product over all pixels per group, then the addend."""
+    from opgauge.ops.conv_data_grad import jit_fold as jit
+
+    dy, weight, dx, addend, _ = tensors
+    threads, groups = count(2 * dx.nbytes), found.groups
+
+    def run() -> None:
+        matrix = weight.reshape(groups, found.out_channels // groups, -1)
+        given = dy.reshape(-1, groups, found.out_channels // groups)
+        total = dx.reshape(-1, groups, found.channels // groups)
+        np.matmul(given.transpose(1, 0, 2), matrix, out=total.transpose(1, 0, 2))
+        if addend is not None:
+            jit.add_in_place.on(threads)(total.reshape(-1), addend.reshape(-1))
+
+    return run
