@@ -123,7 +123,7 @@ def test_how_much_is_kept_is_a_launch_parameter(megabytes: int) -> None:
         ((3, 1), (3, 1), (3, 2052), "lerp_broadcast<float, 1, 2>"),
         ((3, 1020), (3, 1), None, "lerp_broadcast<float, 1, 2>"),
         ((3, 2051), (3, 1), None, "lerp_broadcast<float, 1, 2>"),
-        ((40, 2051), (40, 1), None, "lerp_broadcast<float, 4, 6>"),
+        ((400, 2051), (400, 1), None, "lerp_broadcast<float, 4, 6>"),
         ((70_000, 1), (70_000, 1024), None, "lerp_broadcast<float, 4, 6>"),
         ((3, 1, 2048), (3, 5, 2048), None, "lerp_broadcast<float, 1, 3>"),
         ((1,), (1, 20_480), None, "lerp_rows<float, 4, 0, 1, -1>"),
