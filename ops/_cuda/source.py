@@ -73,6 +73,7 @@ class CudaSource:
     clustered: further expressions, for Hopper and later only. constants: numbers shared with host code, by name; they
     are defined for the compiler, so that no source repeats them. structs: dtypes of kernel arguments by C++ name; the
     source defines the struct `Name` by the macro `DEFINE_Name`, which holds all of `Name<…>` if they are several.
+    `Divisor` is defined for every source.
     """
 
     def __init__(
@@ -90,9 +91,9 @@ class CudaSource:
         self.expressions = (*expressions, *clustered)
         self.clustered = frozenset(clustered)
         self.options = (*options, *(f"-D{key}={number}" for key, number in (constants or {}).items()))
-        given, known = structs or {}, {"Divisor": DIVISOR, **(structs or {})}
+        known = {"Divisor": DIVISOR, **(structs or {})}
         macros: dict[str, list[str]] = {}
-        for key, dtype in given.items():
+        for key, dtype in known.items():
             macros.setdefault(key.partition("<")[0], []).append(define(key, dtype, known))
         self.options += tuple(f"-DDEFINE_{key}={'; '.join(texts)}" for key, texts in macros.items())
         self._functions: dict[tuple[str, int], tuple[Any, Resources | None]] = {}

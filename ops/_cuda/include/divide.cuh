@@ -1,9 +1,7 @@
 // Division of 31-bit numbers by a divisor known on the host: one multiplication and a shift.
 #pragma once
 
-struct Divisor {  // made by ops/_cuda/struct.py
-  unsigned int value, multiplier, shift;
-};
+DEFINE_Divisor;  // of ops/_cuda/struct.py
 
 __device__ __forceinline__ unsigned int quotient(unsigned int number, const Divisor& by) {
   return (__umulhi(number, by.multiplier) + number) >> by.shift;

@@ -29,6 +29,12 @@ __global__ void copy(Both<T> of) { *of.to = *of.first; }
 """
 
 
+def definitions(pair: Any) -> tuple[str, ...]:
+    """Options that define the structs of KERNEL."""
+    known = {"Divisor": DIVISOR, "Pair": pair}
+    return tuple(f"-DDEFINE_{name}={define(name, dtype, known)}" for name, dtype in known.items())
+
+
 def test_fields_have_the_names_and_types_of_the_dtype() -> None:
     """Arrays and nested structs are members, padding is none."""
     text = define("Pair", PAIR, {"Divisor": DIVISOR})
@@ -54,9 +60,8 @@ def test_another_size_does_not_compile(tmp_path: Path) -> None:
     source = tmp_path / "pair.cu"
     source.write_text(KERNEL, encoding="utf-8")
     with pytest.raises(CompileError, match="size of Pair"):
-        compile_source(source, ("add",), "sm_80", (f"-DDEFINE_Pair={define('Pair', PAIR, {'Divisor': DIVISOR})}",))
-    text = define("Pair", np.dtype([*FIELDS, ("end", "V4")]), {"Divisor": DIVISOR})
-    assert compile_source(source, ("add",), "sm_80", (f"-DDEFINE_Pair={text}",)).names
+        compile_source(source, ("add",), "sm_80", definitions(PAIR))
+    assert compile_source(source, ("add",), "sm_80", definitions(np.dtype([*FIELDS, ("end", "V4")]))).names
 
 
 def test_a_template_is_specialized_by_a_dtype_each(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
