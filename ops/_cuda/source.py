@@ -20,13 +20,10 @@ from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import numpy as np
-
 from opgauge.ops._core.backend import cupy
 from opgauge.ops._core.cache import cache_folder
 from opgauge.ops._core.errors import BackendError, CompileError
 from opgauge.ops._core.listening import listening
-from opgauge.ops._core.op import Array
 from opgauge.ops._cuda.struct import DIVISOR, define
 
 INCLUDE = Path(__file__).parent / "include"
@@ -312,12 +309,6 @@ def _write(path: Path, content: bytes) -> None:
     with os.fdopen(handle, "wb") as file:
         file.write(content)
     Path(temporary).replace(path)
-
-
-def pointers(*arrays: Any) -> Array:
-    """A struct of device pointers, null for None. The arrays must outlive the launch."""
-    layout = np.dtype([("at", np.uint64, (len(arrays),))])
-    return np.array(([0 if array is None else array.data.ptr for array in arrays],), layout)
 
 
 def widest_vector(itemsize: int, *lengths_and_arrays: Any) -> int:

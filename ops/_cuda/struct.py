@@ -23,6 +23,11 @@ def pointer(ctype: str) -> Any:
     return np.dtype(np.uint64, metadata={"ctype": f"{ctype}*"})
 
 
+def address(array: Any) -> int:
+    """Device address of an array, which must outlive the launch; null for None."""
+    return 0 if array is None else int(array.data.ptr)
+
+
 def divisor(value: int) -> Array:
     """A `Divisor` of `include/divide.cuh`: divides numbers below 2^31 by `value` (1 to 2^31 - 1)."""
     shift = (value - 1).bit_length()

@@ -21,7 +21,7 @@ from opgauge.ops._cuda.gemm.launch import multiply
 from opgauge.ops._cuda.gemm.problem import SPLITS, GemmProblem, Matrix
 from opgauge.ops._cuda.gemm.select import supported, workspace_bytes
 from opgauge.ops._cuda.source import Gpu, current_gpu, flag, multiprocessors
-from opgauge.ops._cuda.struct import divisor, pack
+from opgauge.ops._cuda.struct import address, divisor, pack
 from opgauge.ops.deformable_conv.cuda import FILTER_ROWS, SOURCE, THREADS, conv_struct, ctype, grid_of, product
 from opgauge.ops.deformable_conv.cuda_spread import SpreadLayout, backward, spread_layout
 from opgauge.ops.deformable_conv.op import DeformableConvGradParams, geometry
@@ -182,7 +182,7 @@ def _fold(
     grid, chunk = grid_of(found, found.batch)
     to = gradient if columns is None else columns
     function = SOURCE.function(f"fold<{ctype(x)}, {ctype(to)}, {flag(factors)}>")
-    first, second = [array.data.ptr for array in factors or ()] or [0, 0]
+    first, second = map(address, factors or (None, None))
     outs, groups = found.out_channels, found.groups
     sizes = {"outs": outs, "rows": outs // groups, "channels": found.channels // groups}
     packed = pack(product(ctype(x)), {"out_grad": first, "filter": second, **sizes})

@@ -21,7 +21,7 @@ from opgauge.ops._cuda.pointwise import AXES, THREADS, axes_struct, one_per_thre
 from opgauge.ops._cuda.reduction.problem import GRID_RESIDENT
 from opgauge.ops._cuda.reduction.rows import collectors
 from opgauge.ops._cuda.source import CudaSource, flag, multiprocessors, whole_vector
-from opgauge.ops._cuda.struct import pack, pointer
+from opgauge.ops._cuda.struct import address, pack, pointer
 from opgauge.ops.lerp.cuda import (
     CROSSED_ROWS,
     CTYPES,
@@ -319,9 +319,8 @@ def _sum(dout: Any, tensor: Any, summed: Sequence[_Gradient], other: _Gradient |
     places = partial_places(summed[0].out.size, len(summed), wide.itemsize)
     flags = f"{flag(plan.rows)}, {flag(plan.spread)}, {len(summed)}"
     function = SUMS.function(f"reduce_any<{ctype}, {plan.width}, {flags}>")
-    base = 0 if workspace is None else workspace.data.ptr
     kind = dtype_info(wide.name).ctype
-    addresses = {name: base + getattr(places, name) for name in ("splits", "groups", "arrivals")}
+    addresses = {name: address(workspace) + getattr(places, name) for name in ("splits", "groups", "arrivals")}
     partials = pack(PARTIALS[kind], addresses)
     outs = (summed[0].out, summed[1].out if len(summed) > 1 else None, beside)
     scaled = (summed[0], summed[-1], other or summed[0])

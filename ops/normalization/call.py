@@ -6,10 +6,13 @@ from dataclasses import dataclass
 from math import gcd, prod
 from typing import Any
 
+import numpy as np
+
 from opgauge.ops._core.dtype import dtype_info
 from opgauge.ops._core.tuning import Parameter
 from opgauge.ops._core.tuning import declare as declare_parameter
 from opgauge.ops._cuda.source import widest_vector
+from opgauge.ops._cuda.struct import pointer
 
 THREADS = 256
 WARP = 32
@@ -26,6 +29,14 @@ WIDTHS = {"float16": 8, "bfloat16": 8, "float32": 4, "float64": 2}
 """Candidate vector widths in elements, up to 16 bytes."""
 WIDEST, MOST_IMAGES = max(WIDTHS.values()), 8
 """Elements of the widest vector; images that a single channel is divided into, if they are whole vectors."""
+STATISTICS: dict[str, Any] = {
+    f"Statistics<{ctype}>": np.dtype(
+        [(name, pointer(f"const {ctype}")) for name in ("moving_mean", "moving_variance")]
+        + [(name, pointer(ctype)) for name in ("mean", "inv_variance", "new_moving_mean", "new_moving_variance")]
+    )
+    for ctype in ("float", "double")
+}
+"""`Statistics` of statistics.cuh by C++ name."""
 
 
 def declare(name: str, default: int, candidates: tuple[int, ...], why: str) -> Parameter:
@@ -70,7 +81,7 @@ class View:
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """Arrays and numbers of the kernels; addend may be None. statistics: pointers to the channels' six arrays."""
+    """Arrays and numbers of the kernels; addend may be None. statistics: a `Statistics` of statistics.cuh."""
 
     view: View
     x: Any

@@ -24,6 +24,7 @@ from opgauge.ops.normalization.call import (
     LARGEST_SIZE,
     LETTER,
     STATIC_BYTES,
+    STATISTICS,
     THREADS,
     VECTOR_BYTES,
     WARP,
@@ -94,6 +95,7 @@ SOURCE = CudaSource(
         "PARTIALS_EACH": MOST_SHARING // WARP,
         **{f"ALONE_THREADS_{each}": threads for each, threads in ALONE_THREADS.items()},
     },
+    structs=STATISTICS,
 )
 """Declared instances of channels_first.cu."""
 

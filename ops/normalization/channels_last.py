@@ -15,6 +15,7 @@ from opgauge.ops.normalization.call import (
     LETTER,
     MOST_PARTIALS,
     STATIC_BYTES,
+    STATISTICS,
     WARP,
     WIDTHS,
     Call,
@@ -118,6 +119,7 @@ SOURCE = CudaSource(
         "WIDE_LANES": WIDE_LANES,
         "PARTIALS_EACH": WIDE_SPLITS // WARP,
     },
+    structs=STATISTICS,
 )
 """Declared instances of channels_last.cu."""
 

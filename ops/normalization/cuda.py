@@ -8,9 +8,9 @@ from opgauge.ops._core.dtype import FLOATS, dtype_info
 from opgauge.ops._core.kernel import Bound
 from opgauge.ops._core.op import Shapes
 from opgauge.ops._core.registry import kernel
-from opgauge.ops._cuda.source import pointers
+from opgauge.ops._cuda.struct import address, pack
 from opgauge.ops.normalization import channels_first, channels_last, passes
-from opgauge.ops.normalization.call import Call, View
+from opgauge.ops.normalization.call import STATISTICS, Call, View
 from opgauge.ops.normalization.op import NormalizationParams
 
 
@@ -43,8 +43,9 @@ def normalization(
     if x.size == 0:
         return lambda: None
     wide = gamma.dtype.type
-    names = ("mean", "inv_variance", "new_moving_mean", "new_moving_variance")
-    statistics = pointers(moving_mean, moving_variance, *map(out.get, names))
+    layout = STATISTICS[f"Statistics<{dtype_info(gamma.dtype.name).ctype}>"]
+    arrays = {"moving_mean": moving_mean, "moving_variance": moving_variance, **out}
+    statistics = pack(layout, {name: address(arrays.get(name)) for name in layout.names})
     view = View.of(x.shape, axis)
     call = Call(view, x, add_to_output, out["y"], gamma, beta, statistics, workspace, wide(epsilon), wide(momentum))
     if not training and view.post == 1:

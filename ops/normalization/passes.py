@@ -11,7 +11,7 @@ from opgauge.ops._core.kernel import Bound
 from opgauge.ops._cuda.pointwise import evict_last_bytes
 from opgauge.ops._cuda.source import CudaSource, flag, multiprocessors, widest_vector
 from opgauge.ops._cuda.struct import divisor
-from opgauge.ops.normalization.call import MOST_PARTIALS, THREADS, WIDTHS, Call, View
+from opgauge.ops.normalization.call import MOST_PARTIALS, STATISTICS, THREADS, WIDTHS, Call, View
 from opgauge.ops.normalization.channels_last import lanes_across
 
 MOMENTS = 3
@@ -32,6 +32,7 @@ SOURCE = CudaSource(
             f"apply_columns<{these}",
         )
     ),
+    structs=STATISTICS,
 )
 """Declared instances of passes.cu."""
 

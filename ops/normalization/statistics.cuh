@@ -14,14 +14,8 @@ struct Partial {
 };
 
 template <typename A>
-struct Statistics {  // (C,) each; the moving ones null if absent
-  const A* moving_mean;
-  const A* moving_variance;
-  A* mean;
-  A* inv_variance;
-  A* new_moving_mean;
-  A* new_moving_variance;
-};
+struct Statistics;  // (C,) each; the moving ones null if absent
+DEFINE_Statistics;  // of call.py
 
 // Quotient to two units in the last place, by short code: one-wave kernels are bound by instruction fetch.
 __device__ __forceinline__ float ratio(float a, float b) { return __fdividef(a, b); }

@@ -19,7 +19,7 @@ from opgauge.ops._cuda.gemm.hopper import HALF_DTYPES, LARGEST_BLOCK
 from opgauge.ops._cuda.gemm.problem import EXACT, TF32, TILE, Alignment, GemmConfig, GemmProblem, Matrix, expression
 from opgauge.ops._cuda.gemm.select import DTYPES, SMALL_TILE, SMALL_WIDTHS, THREADS, access_widths, select
 from opgauge.ops._cuda.source import CudaSource, current_gpu
-from opgauge.ops._cuda.struct import DIVISOR, pack
+from opgauge.ops._cuda.struct import DIVISOR, address, pack
 from opgauge.ops._cuda.tensor_map import tensor_map
 
 LAST = (False, True)
@@ -158,7 +158,7 @@ def multiply(problem: GemmProblem, a: Any, b: Any, d: Any, addend: Any = None, w
 
 
 def _alignment(array: Any) -> int:
-    at = 0 if array is None else int(array.data.ptr)
+    at = address(array)
     return min(at & -at, 16) or 16
 
 
