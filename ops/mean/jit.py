@@ -63,6 +63,22 @@ def _spill(totals: Any, into: Any, zero: Any) -> None:
         totals[index] = zero
 
 
+@njit(**INNER)
+def _divide(sums: Any, length: int, out: Any) -> None:
+    for index in range(sums.size):
+        out[index] = narrow(sums[index] / length, out[index])
+
+
+@njit(**INNER)
+def _add_parts(partial: Any, length: int, out: Any) -> None:
+    """Means of columns whose sums are in several parts; these are few."""
+    for index in range(out.size):
+        total = partial[0, index]
+        for part in range(1, partial.shape[0]):
+            total += partial[part, index]
+        out[index] = narrow(total / length, out[index])
+
+
 @parallel(error_model="numpy")
 def mean_of_few_rows(x: Any, out: Any, zero: Any, pieces: int) -> None:
     """Means of x (a, rows, c) into out (a, c), for at most `DEPTH` rows and few columns, in `pieces` for threads."""
@@ -102,10 +118,7 @@ def mean_of_columns(x: Any, out: Any, partial: Any, zero: Any) -> None:
             if step % DEPTH == DEPTH - 1:
                 _spill(totals, into, zero)
         _spill(totals, into, zero)
-    for i in range(a):
-        for j in range(b):
-            for k in range(c):
-                total = partial[0, i, j, k]
-                for part in range(1, parts):
-                    total += partial[part, i, j, k]
-                out[i, j, k] = narrow(total / (r1 * r2), out[i, j, k])
+        if parts == 1:
+            _divide(into, r1 * r2, out[i, j, first:end])
+    if parts > 1:
+        _add_parts(partial.reshape(parts, a * b * c), r1 * r2, out.reshape(a * b * c))

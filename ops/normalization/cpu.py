@@ -31,6 +31,8 @@ LINE, NARROW, LEAST_ROWS = 256, 32, 256
 """Columns, a line of several rows: its columns, the most of one row, and the fewest rows."""
 SHORT, LEAST_IMAGES = 16, 2
 """Channels first: most elements of a channel that are columns, so that loops are long, and fewest images of them."""
+SHORT_GIVEN, MANY_IMAGES = 64, 16
+"""The same if the statistics are given, and a column's numbers serve many images."""
 _CHANNELS_PER_THREAD = 4
 """Channels per thread from which each thread takes whole channels, which its cache holds; fewer divide unevenly."""
 
@@ -59,13 +61,13 @@ def normalization(
     axis %= x.ndim
     channels, post = x.shape[axis], prod(x.shape[axis + 1 :])
     wide, n, period = gamma.dtype, x.size // channels, channels * post
-    columns = post == 1 or (post <= SHORT and x.size // period >= LEAST_IMAGES)
+    columns = _are_columns(x.size // period, post, training=training)
     repeats = _repeats(x.size // period, period) if columns else 1
-    shape = (-1, repeats * period) if columns else (prod(x.shape[:axis]), channels, post)
+    shape = (-1, repeats * period if columns else post)
     channel_of = np.tile(np.repeat(np.arange(channels), post), repeats) if repeats * post > 1 and columns else None
     small = wide.type(epsilon)
     given, y = (storage(array.reshape(shape)) for array in (x, out["y"]))
-    addend = storage(np.empty((0,) * len(shape), x.dtype) if add_to_output is None else add_to_output.reshape(shape))
+    addend = storage(np.empty((0, 0), x.dtype) if add_to_output is None else add_to_output.reshape(shape))
     threads = count((3 if training else 2) * x.nbytes, (6 if x.dtype.itemsize == 2 else 4) * x.size)
     pass_over = (jit.apply_to_columns if columns else jit.apply_to_rows).on(threads)
     apply = partial(_apply, pass_over, (given, addend, y), channel_of, beta)
@@ -75,7 +77,8 @@ def normalization(
     variance = np.empty(channels, wide)
     moments = (mean, variance) if channel_of is None else np.empty((2, channel_of.size), wide)
     leads = np.arange(channels) if channel_of is None else channel_of * post
-    sums = np.empty((_CHUNKS.cap(len(given)) if columns else 1, leads.size))
+    chunks = _CHUNKS.cap(max(min(threads, len(given)), len(given) // jit.DEPTH)) if columns else 1
+    sums = np.empty((chunks, leads.size))
     by_channel = partial(jit.train_rows.on(threads), given, gamma, beta, small, addend, y, mean, variance, inverse)
 
     def by_pass() -> None:
@@ -114,6 +117,15 @@ def _move(targets: tuple[Any, Any], before: tuple[Any, Any], now: tuple[Any, Any
     """Moving statistics: a share of those before, and the rest of those now."""
     for target, old, new in zip(targets, before, now, strict=True):
         target[...] = momentum * old + (1 - momentum) * new
+
+
+def _are_columns(images: int, post: int, *, training: bool) -> bool:
+    """Whether each of a channel's `post` elements is a column, with as many rows as images."""
+    if post == 1:
+        return True
+    if not training and images >= MANY_IMAGES:
+        return post <= SHORT_GIVEN
+    return post <= SHORT and images >= LEAST_IMAGES
 
 
 def _repeats(rows: int, columns: int) -> int:

@@ -15,6 +15,8 @@ from numba import njit, prange
 from opgauge.ops._cpu.jit import INNER, narrow, whole_registers, widen
 from opgauge.ops._cpu.threads import parallel
 
+uintp = np.uintp
+"""Type of indices known to be non-negative: loops over them vectorise."""
 SUMS = {"reassoc", "contract", "nsz"}
 BLOCK = 1 << 10
 """Elements summed in the accumulating dtype; block sums are added in float64, so that errors do not grow."""
@@ -23,76 +25,91 @@ DEPTH = 32
 
 
 @njit(fastmath=SUMS, **INNER)
-def _moments(x: Any, channel: int, zero: Any) -> Any:
-    """Mean and biased variance of one channel of (N, C, post), two passes."""
+def _sum(x: Any, row: int, first: int, end: int, zero: Any) -> Any:
+    """Sum of x[row, first:end]."""
     whole_registers()
-    images, _, post = x.shape
-    count = np.float64(images * post)
-    total = np.float64(0)
-    for image in range(images):
+    total = zero
+    at, start = uintp(row), uintp(first)
+    for index in range(uintp(end - first)):
+        total += widen(x[at, start + index])
+    return np.float64(total)
+
+
+@njit(fastmath=SUMS, **INNER)
+def _sum_squares(x: Any, row: int, first: int, end: int, middle: Any) -> Any:
+    """Sum of the squared distances of x[row, first:end] from `middle`."""
+    whole_registers()
+    total = middle * 0
+    at, start = uintp(row), uintp(first)
+    for index in range(uintp(end - first)):
+        distance = widen(x[at, start + index]) - middle
+        total += distance * distance
+    return np.float64(total)
+
+
+@njit(**INNER)
+def _moments(x: Any, channel: int, channels: int, zero: Any) -> Any:
+    """Mean and biased variance of one channel of (N C, post), two passes."""
+    rows, post = x.shape
+    count = np.float64(rows // channels * post)
+    total = squares = np.float64(0)
+    for row in range(channel, rows, channels):
         for first in range(0, post, BLOCK):
-            some = zero
-            for index in range(first, min(first + BLOCK, post)):
-                some += widen(x[image, channel, index])
-            total += np.float64(some)
+            total += _sum(x, row, first, min(first + BLOCK, post), zero)
     middle = type(zero)(total / count)
-    squares = np.float64(0)
-    for image in range(images):
+    for row in range(channel, rows, channels):
         for first in range(0, post, BLOCK):
-            some = zero
-            for index in range(first, min(first + BLOCK, post)):
-                distance = widen(x[image, channel, index]) - middle
-                some += distance * distance
-            squares += np.float64(some)
+            squares += _sum_squares(x, row, first, min(first + BLOCK, post), middle)
     return middle, type(zero)(squares / count)
 
 
 @njit(**INNER)
-def _apply(x: Any, image: int, channel: int, middle: Any, scale: Any, shift: Any, addend: Any, y: Any) -> None:
+def _apply(x: Any, row: int, middle: Any, scale: Any, shift: Any, addend: Any, y: Any) -> None:
     """Compute (x - middle) scale + shift, plus the addend, for one channel of one image."""
+    at = uintp(row)
     if addend.size:
-        for index in range(x.shape[2]):
-            value = (widen(x[image, channel, index]) - middle) * scale + shift
-            y[image, channel, index] = narrow(value + widen(addend[image, channel, index]), x[image, channel, index])
+        for index in range(uintp(x.shape[1])):
+            value = (widen(x[at, index]) - middle) * scale + shift
+            y[at, index] = narrow(value + widen(addend[at, index]), x[at, index])
     else:
-        for index in range(x.shape[2]):
-            value = (widen(x[image, channel, index]) - middle) * scale + shift
-            y[image, channel, index] = narrow(value, x[image, channel, index])
+        for index in range(uintp(x.shape[1])):
+            value = (widen(x[at, index]) - middle) * scale + shift
+            y[at, index] = narrow(value, x[at, index])
 
 
 @parallel(error_model="numpy")
 def train_rows(
     x: Any, gamma: Any, beta: Any, epsilon: Any, addend: Any, y: Any, mean: Any, variance: Any, inverse: Any
 ) -> None:
-    """All of training for (N, C, post), each channel by one thread while it is in that thread's cache."""
-    images, channels, _ = x.shape
+    """All of training for (N C, post), each channel by one thread while it is in that thread's cache."""
+    channels = mean.size
     zero = gamma.dtype.type(0)
     for task in prange(channels):
         channel = np.int64(task)
-        middle, spread = _moments(x, channel, zero)
+        middle, spread = _moments(x, channel, channels, zero)
         factor = type(zero)(1) / sqrt(spread + epsilon)
         mean[channel] = middle
         variance[channel] = spread
         inverse[channel] = factor
-        for image in range(images):
-            _apply(x, image, channel, middle, factor * gamma[channel], beta[channel], addend, y)
+        for row in range(channel, x.shape[0], channels):
+            _apply(x, row, middle, factor * gamma[channel], beta[channel], addend, y)
 
 
 @parallel(error_model="numpy")
 def moments_of_rows(x: Any, mean: Any, variance: Any) -> None:
-    """Mean and biased variance of each channel of (N, C, post)."""
+    """Mean and biased variance of each channel of (N C, post)."""
     zero = mean.dtype.type(0)
-    for channel in prange(x.shape[1]):
-        mean[channel], variance[channel] = _moments(x, np.int64(channel), zero)
+    for channel in prange(mean.size):
+        mean[channel], variance[channel] = _moments(x, np.int64(channel), mean.size, zero)
 
 
 @parallel(error_model="numpy")
 def apply_to_rows(x: Any, mean: Any, scale: Any, shift: Any, addend: Any, y: Any) -> None:
-    """Compute (x - mean) scale + shift, plus the addend, for (N, C, post)."""
-    images, channels, _ = x.shape
-    for index in prange(images * channels):
-        image, channel = index // channels, index % channels
-        _apply(x, image, channel, mean[channel], scale[channel], shift[channel], addend, y)
+    """Compute (x - mean) scale + shift, plus the addend, for (N C, post)."""
+    for task in prange(x.shape[0]):
+        row = np.int64(task)
+        channel = row % mean.size
+        _apply(x, row, mean[channel], scale[channel], shift[channel], addend, y)
 
 
 @njit(**INNER)
@@ -112,32 +129,49 @@ def _add_rows(partial: Any, divisor: Any, total: Any, leads: Any) -> None:
 
 
 @njit(**INNER)
+def _spill(totals: Any, partial: Any, chunk: int) -> None:
+    """Add totals to partial[chunk], and clear them."""
+    at = uintp(chunk)
+    for column in range(uintp(totals.size)):
+        partial[at, column] += totals[column]
+        totals[column] = 0
+
+
+@njit(**INNER)
+def _add_row(x: Any, row: int, totals: Any) -> None:
+    at = uintp(row)
+    for column in range(uintp(totals.size)):
+        totals[column] += widen(x[at, column])
+
+
+@njit(fastmath={"contract"}, **INNER)
+def _add_squared_row(x: Any, row: int, mean: Any, totals: Any) -> None:
+    at = uintp(row)
+    for column in range(uintp(totals.size)):
+        distance = widen(x[at, column]) - mean[column]
+        totals[column] += distance * distance
+
+
+@njit(**INNER)
 def _add_values(x: Any, first: int, end: int, chunk: int, partial: Any) -> None:
     """Set partial[chunk] to the sum of rows first to end."""
     totals = np.zeros(x.shape[1], type(widen(x[0, 0])))
     partial[chunk, :] = 0
     for begin in range(first, end, DEPTH):
         for row in range(begin, min(begin + DEPTH, end)):
-            for channel in range(totals.size):
-                totals[channel] += widen(x[row, channel])
-        for channel in range(totals.size):
-            partial[chunk, channel] += totals[channel]
-            totals[channel] = 0
+            _add_row(x, row, totals)
+        _spill(totals, partial, chunk)
 
 
-@njit(fastmath={"contract"}, **INNER)
+@njit(**INNER)
 def _add_squares(x: Any, first: int, end: int, mean: Any, chunk: int, partial: Any) -> None:
     """Set partial[chunk] to the sum of squared distances from the mean."""
     totals = np.zeros(mean.size, mean.dtype)
     partial[chunk, :] = 0
     for begin in range(first, end, DEPTH):
         for row in range(begin, min(begin + DEPTH, end)):
-            for channel in range(totals.size):
-                distance = widen(x[row, channel]) - mean[channel]
-                totals[channel] += distance * distance
-        for channel in range(totals.size):
-            partial[chunk, channel] += totals[channel]
-            totals[channel] = 0
+            _add_squared_row(x, row, mean, totals)
+        _spill(totals, partial, chunk)
 
 
 @parallel(error_model="numpy")
@@ -160,14 +194,15 @@ def moments_of_columns(x: Any, mean: Any, variance: Any, partial: Any, leads: An
 
 @njit(**INNER)
 def _apply_to_row(x: Any, row: int, mean: Any, scale: Any, shift: Any, addend: Any, y: Any) -> None:
+    at = uintp(row)
     if addend.size:
-        for channel in range(x.shape[1]):
-            value = (widen(x[row, channel]) - mean[channel]) * scale[channel] + shift[channel]
-            y[row, channel] = narrow(value + widen(addend[row, channel]), x[row, channel])
+        for column in range(uintp(x.shape[1])):
+            value = (widen(x[at, column]) - mean[column]) * scale[column] + shift[column]
+            y[at, column] = narrow(value + widen(addend[at, column]), x[at, column])
     else:
-        for channel in range(x.shape[1]):
-            value = (widen(x[row, channel]) - mean[channel]) * scale[channel] + shift[channel]
-            y[row, channel] = narrow(value, x[row, channel])
+        for column in range(uintp(x.shape[1])):
+            value = (widen(x[at, column]) - mean[column]) * scale[column] + shift[column]
+            y[at, column] = narrow(value, x[at, column])
 
 
 @parallel(error_model="numpy")
