@@ -61,7 +61,7 @@ def products(found: ConvGeometry) -> int:
 def small_config(found: ConvGeometry, gpu: Gpu) -> SmallConfig:
     """The number of threads per element with the shortest estimated duration, if their chains of sums are short."""
     outs, size, work = found.out_channels // found.groups, elements(found), products(found)
-    taps = work / (size * outs)
+    taps = work / max(size * outs, 1)
     most = 1 << (min(outs, THREADS) - 1).bit_length()
     powers = [1 << power for power in range(most.bit_length())]
     chains = [lanes for lanes in powers if -(-outs // lanes) * taps <= _LONGEST_CHAIN] or [most]

@@ -29,7 +29,7 @@ def dot(*, x: Any, y: Any, out: dict[str, Any]) -> Bound:
 
     length = x.shape[-1]
     if length == 1:
-        return bind(np.multiply, x.reshape(-1), y.reshape(-1), out=result.reshape(-1))
+        return np.errstate(all="ignore")(bind(np.multiply, x.reshape(-1), y.reshape(-1), out=result.reshape(-1)))
     first, second = storage(x).reshape(-1, length), storage(y).reshape(-1, length)
     target = storage(result).reshape(-1)
     sum_dtype = accumulator(x)

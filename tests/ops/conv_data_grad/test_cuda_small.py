@@ -132,6 +132,13 @@ def test_no_other_number_of_threads_is_estimated_faster(made: Convolution) -> No
     assert -(-outs // config.lanes) * taps <= 256
 
 
+def test_an_empty_batch_has_a_plan() -> None:
+    """A workspace is allocated before it is known that there is nothing to compute."""
+    for groups in (1, 4):
+        found = geometry((0, 4, 5, 5), (4, 4 // groups, 3, 3), ConvDataGradParams(groups=groups))
+        assert isinstance(cuda.plan(found, "float32", H100), cuda_small.SmallConfig)
+
+
 def test_few_elements_with_many_channels_are_shared() -> None:
     """One thread per element suffices for many elements; few elements of long sums have many threads each."""
     many = geometry((8, 16, 64, 64), (8, 16, 1, 1), ConvDataGradParams())
