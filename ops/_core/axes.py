@@ -15,11 +15,6 @@ from opgauge.ops._core.op import Array, Shape
 Axis = int | tuple[int, ...] | None
 
 
-def largest_divisor(number: int, most: int) -> int:
-    """The largest divisor of `number` up to `most`, at least 1: rows that kernels take as one line."""
-    return max(many for many in range(1, max(most, 1) + 1) if number % many == 0)
-
-
 def normalize_axes(axis: Axis, rank: int) -> tuple[int, ...]:
     """Axes selected by `axis`, ascending and non-negative; None selects all of them.
 

@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 
-from opgauge.ops._core.axes import largest_divisor
 from opgauge.ops._core.broadcast import merge_operands, reduced_axes
 from opgauge.ops._core.dtype import FLOATS
 from opgauge.ops._core.kernel import Bound
@@ -132,14 +131,15 @@ def _layout(full: Shape, gradient: Shape, weight: Shape) -> tuple[Any, Any, Any,
         picked = ([values[axis] for axis in axes] for values in (steps.lengths, steps.strides[0], steps.strides[2]))
         columns = [np.array(values or [neutral], np.int64) for values, neutral in zip(picked, (1, 0, 0), strict=True)]
         found.append(Axes(*columns))
-    return found[0], found[1], InnerAxis(steps.lengths[-1], steps.strides[2][-1] == 1, 1), is_kept[-1]
+    length = steps.lengths[-1]
+    return found[0], found[1], InnerAxis(length, steps.strides[2][-1] == 1, 1, length), is_kept[-1]
 
 
 def _in_longer_lines(summed: Any, line: Any, *, is_same: bool) -> tuple[Any, Any]:
     """Merge several rows of a short retained innermost axis into one line, if the next axis is summed.
 
-    The number of rows divides that axis and fits a tile; weight must be one number for each, as dense as dout, or
-    the same row for all (`is_same`).
+    They fit a tile, and the last line may have fewer; weight must be one number for each, as dense as dout, or the
+    same row for all (`is_same`).
     """
     from opgauge.ops.lerp.jit_sums import TILE
 
@@ -147,8 +147,9 @@ def _in_longer_lines(summed: Any, line: Any, *, is_same: bool) -> tuple[Any, Any
     if apart or (summed.weight[-1] != (line.length if line.dense else 0) and not (line.dense and is_same)):
         return summed, line
     rows = int(summed.lengths[-1])
-    repeats = largest_divisor(rows, TILE // line.length)
+    repeats = max(1, min(rows, TILE // line.length))
     scale = np.ones(len(summed.lengths), np.int64)
     scale[-1] = repeats
-    longer = type(summed)(summed.lengths // scale, summed.dout * scale, summed.weight * scale)
-    return longer, line._replace(length=line.length * repeats, repeats=repeats)
+    longer = type(summed)(-(-summed.lengths // scale), summed.dout * scale, summed.weight * scale)
+    last = line.length * (rows - (int(longer.lengths[-1]) - 1) * repeats)
+    return longer, line._replace(length=line.length * repeats, repeats=repeats, last=last)

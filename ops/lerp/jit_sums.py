@@ -37,14 +37,16 @@ class Axes(NamedTuple):
 
 
 class InnerAxis(NamedTuple):
-    """The innermost axis: its length, whether weight varies along it, and repeats.
+    """The innermost axis: its length, whether weight varies along it, repeats, and last.
 
     A line that is summed along columns may consist of several repeats of its results: rows of a short innermost axis.
+    last: elements of the last of these lines, which may have fewer rows.
     """
 
     length: int
     dense: bool
     repeats: int
+    last: int
 
 
 class Factor(NamedTuple):
@@ -215,6 +217,7 @@ def sum_columns(
     """
     tiles = (line.length + TILE - 1) // TILE
     units, steps, splits = _count(kept) * tiles, _count(summed), parts.shape[0]
+    inner = summed.lengths[len(summed.lengths) - 1]
     for task in prange(splits * units):
         split, unit = task // units, task - task // units * units
         slot = unit // tiles
@@ -226,9 +229,10 @@ def sum_columns(
         for step in range(steps * split // splits, steps * (split + 1) // splits):
             more = _places(step, summed)
             at, share = in_dout + more[0] + start, in_weight + more[1] + along
-            _add_line(dout, at, weight, share, line.dense, factor, totals, width)
+            size = width if line.last == line.length or (step + 1) % inner else line.last
+            _add_line(dout, at, weight, share, line.dense, factor, totals, size)
             if other.size:
-                _scale_line(dout, at, weight, share, line.dense, rest, other, width)
+                _scale_line(dout, at, weight, share, line.dense, rest, other, size)
         for repeat in range(1, line.repeats):
             for k in range(uintp(line.length // line.repeats)):
                 totals[k] += totals[uintp(repeat * (line.length // line.repeats)) + k]

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from opgauge.ops._core.axes import Axis, Reduction, largest_divisor, normalize_axes, reduction_steps
+from opgauge.ops._core.axes import Axis, Reduction, normalize_axes, reduction_steps
 from opgauge.ops._core.dtype import FLOATS
 from opgauge.ops._core.kernel import Bound
 from opgauge.ops._core.registry import kernel
@@ -17,8 +17,8 @@ BLOCK = 1 << 12
 """Elements per block sum in the accumulating dtype; block sums are added in float64."""
 TASKS = 16
 """Tasks per thread, for load balance."""
-NARROW, LINE, LEAST_ROWS = 64, 256, 16
-"""Maximum columns of which several rows are summed in one vector loop, its elements, and the least number of loops."""
+NARROW, LINE = 64, 256
+"""Maximum columns of which several rows are summed in one vector loop, and its elements."""
 LEAST_BLOCKS = 16
 """Fewest blocks of few rows and columns that share the memory for sums, instead of a task for each."""
 
@@ -31,7 +31,7 @@ def mean(*, x: Any, axis: Axis, keepdim: bool, out: dict[str, Any]) -> Bound:
     if x.size == 0:
         return lambda: result.fill(np.nan)
     steps, source = [], x
-    layouts = [one for layout in reduction_steps(x.shape, normalize_axes(axis, x.ndim)) for one in _folded(layout)]
+    layouts = reduction_steps(x.shape, normalize_axes(axis, x.ndim))
     for layout in layouts:
         target = result if layout is layouts[-1] else np.empty(layout.count)
         steps.append(_step(layout, source, target))
@@ -46,16 +46,6 @@ def mean(*, x: Any, axis: Axis, keepdim: bool, out: dict[str, Any]) -> Bound:
     return run
 
 
-def _folded(layout: Reduction) -> tuple[Reduction, ...]:
-    """The layout; for narrow columns that of wider ones, several rows each, and that of their means."""
-    a, _, b, _, c = layout.shape
-    if b > 1 or not 1 < c <= NARROW:
-        return (layout,)
-    many = largest_divisor(layout.length, min(LINE // c, layout.length // LEAST_ROWS))
-    wide, narrow = Reduction(a, layout.length // many, 1, 1, many * c), Reduction(a, many, 1, 1, c)
-    return (wide, narrow) if many > 1 else (layout,)
-
-
 def _step(layout: Reduction, x: Any, result: Any) -> Bound:
     from opgauge.ops._cpu.jit import accumulator, storage
     from opgauge.ops.mean import jit
@@ -68,6 +58,11 @@ def _step(layout: Reduction, x: Any, result: Any) -> Bound:
     if 1 < c <= NARROW and b == 1 and layout.length <= jit.DEPTH and a >= LEAST_BLOCKS:
         blocks = source.reshape(a, layout.length, c), target.reshape(a, c)
         return bind(jit.mean_of_few_rows.on(threads), *blocks, zero, TASKS * threads if threads > 1 else 1)
+    line = LINE // c * c
+    if 1 < c <= NARROW and b == 1 and layout.length * c >= 2 * line:
+        parts = max(1, min(TASKS // a, layout.length * c // BLOCK))
+        rows = source.reshape(a, -1), target.reshape(a, c), np.empty((a, parts, line))
+        return bind(jit.mean_of_narrow_columns.on(threads), *rows, zero)
     if c > 1:
         columns, means = source.reshape(a, r1, b, r2, c), target.reshape(a, b, c)
         partial = np.empty((_parts(layout, jit.TILE), a, b, c))

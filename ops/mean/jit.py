@@ -95,6 +95,41 @@ def mean_of_few_rows(x: Any, out: Any, zero: Any, pieces: int) -> None:
                 out[i, k] = narrow(np.float64(totals[k]) / rows, out[i, k])
 
 
+@njit(**INNER)
+def _fold(sums: Any, length: int, out: Any) -> None:
+    """Means of columns that repeat along the rows of sums (parts, line)."""
+    columns = out.size
+    for column in range(columns):
+        total = 0.0
+        for part in range(sums.shape[0]):
+            for at in range(column, sums.shape[1], columns):
+                total += sums[part, at]
+        out[column] = narrow(total / length, out[column])
+
+
+@parallel(error_model="numpy")
+def mean_of_narrow_columns(x: Any, out: Any, partial: Any, zero: Any) -> None:
+    """Means of x (a, rows c) into out (a, c), lines of several rows at a time; partial (a, parts, line), float64."""
+    a, size = x.shape
+    parts, line = partial.shape[1], partial.shape[2]
+    lines, length = (size + line - 1) // line, size // out.shape[1]
+    for task in prange(a * parts):
+        i, part = np.int64(task) // parts, np.int64(task) % parts
+        totals, into = np.full(line, zero), partial[i, part]
+        into[:] = 0
+        begin = lines * part // parts
+        for number in range(begin, lines * (part + 1) // parts):
+            _add_row(x[i, number * line : min((number + 1) * line, size)], totals)
+            if (number - begin) % DEPTH == DEPTH - 1:
+                _spill(totals, into, zero)
+        _spill(totals, into, zero)
+        if parts == 1:
+            _fold(partial[i], length, out[i])
+    if parts > 1:
+        for i in range(a):
+            _fold(partial[i], length, out[i])
+
+
 @parallel(error_model="numpy")
 def mean_of_columns(x: Any, out: Any, partial: Any, zero: Any) -> None:
     """Means of x (a, r1, b, r2, c) into out (a, b, c), rows shared by threads: partial (parts, a, b, c), float64."""

@@ -12,7 +12,6 @@ from typing import Any
 
 import numpy as np
 
-from opgauge.ops._core.axes import largest_divisor
 from opgauge.ops._core.dtype import FLOATS
 from opgauge.ops._core.kernel import Bound
 from opgauge.ops._core.registry import kernel
@@ -55,7 +54,6 @@ def normalization(
     """Statistics, then one fused pass."""
     if x.size == 0:
         return lambda: None
-    from opgauge.ops._cpu.jit import storage
     from opgauge.ops.normalization import jit
 
     axis %= x.ndim
@@ -63,18 +61,18 @@ def normalization(
     wide, n, period = gamma.dtype, x.size // channels, channels * post
     columns = _are_columns(x.size // period, post, training=training)
     repeats = _repeats(x.size // period, period) if columns else 1
-    shape = (-1, repeats * period if columns else post)
+    line = repeats * period if columns else post
     channel_of = np.tile(np.repeat(np.arange(channels), post), repeats) if repeats * post > 1 and columns else None
     small = wide.type(epsilon)
-    given, y = (storage(array.reshape(shape)) for array in (x, out["y"]))
-    addend = storage(np.empty((0, 0), x.dtype) if add_to_output is None else add_to_output.reshape(shape))
+    (given, given_rest), (y, y_rest) = (_in_lines(array, line) for array in (x, out["y"]))
+    addend, addend_rest = _in_lines(np.empty((0, 0), x.dtype) if add_to_output is None else add_to_output, line)
     threads = count((3 if training else 2) * x.nbytes, (6 if x.dtype.itemsize == 2 else 4) * x.size)
     pass_over = (jit.apply_to_columns if columns else jit.apply_to_rows).on(threads)
-    apply = partial(_apply, pass_over, (given, addend, y), channel_of, beta)
+    parts = ((given, addend, y), (given_rest, addend_rest, y_rest))
+    apply = partial(_apply, pass_over, parts[: 1 + bool(y_rest.size)], channel_of, beta)
     if not training:
         return lambda: apply(moving_mean, gamma / np.sqrt(moving_variance + small))
-    mean, inverse = out["mean"], out["inv_variance"]
-    variance = np.empty(channels, wide)
+    mean, inverse, variance = out["mean"], out["inv_variance"], np.empty(channels, wide)
     moments = (mean, variance) if channel_of is None else np.empty((2, channel_of.size), wide)
     leads = np.arange(channels) if channel_of is None else channel_of * post
     chunks = _CHUNKS.cap(max(min(threads, len(given)), len(given) // jit.DEPTH)) if columns else 1
@@ -83,7 +81,7 @@ def normalization(
 
     def by_pass() -> None:
         if columns:
-            jit.moments_of_columns.on(threads)(given, *moments, sums, leads, n)
+            jit.moments_of_columns.on(threads)(given, given_rest, *moments, sums, leads, n)
             if channel_of is not None:
                 mean[...], variance[...] = (values[:period:post] for values in moments)
         else:
@@ -95,27 +93,44 @@ def normalization(
     run = by_pass if few or columns else by_channel
     if moving_mean is None:
         return run
-    targets = out["new_moving_mean"], out["new_moving_variance"]
+    targets, before = (out["new_moving_mean"], out["new_moving_variance"]), (moving_mean, moving_variance)
+    return partial(_run_and_move, run, targets, before, (mean, variance), n / max(n - 1, 1), momentum)
 
-    def run_and_move() -> None:
-        run()
-        _move(targets, (moving_mean, moving_variance), (mean, variance * (n / max(n - 1, 1))), momentum)
 
-    return run_and_move
+def _in_lines(array: Any, line: int) -> tuple[Any, Any]:
+    """The array as (lines, line), and the rest, a last line with fewer elements, as (1, n)."""
+    from opgauge.ops._cpu.jit import storage
+
+    flat = storage(array.reshape(-1))
+    whole = flat.size // line * line
+    return flat[:whole].reshape(-1, line), flat[whole:].reshape(1, -1)
 
 
 def _apply(
-    pass_over: Callable[..., None], arrays: tuple[Any, Any, Any], channel_of: Any, shift: Any, mean: Any, scale: Any
+    pass_over: Callable[..., None],
+    parts: tuple[tuple[Any, ...], ...],
+    channel_of: Any,
+    shift: Any,
+    mean: Any,
+    scale: Any,
 ) -> None:
     """One pass: (x - mean) scale + shift, plus the addend, into y; per channel, or per column of `channel_of`."""
-    x, addend, y = arrays
-    each = (values if channel_of is None else values[channel_of] for values in (mean, scale, shift))
-    pass_over(x, *each, addend, y)
+    each = tuple(values if channel_of is None else values[channel_of] for values in (mean, scale, shift))
+    for x, addend, y in parts:
+        pass_over(x, *each, addend, y)
 
 
-def _move(targets: tuple[Any, Any], before: tuple[Any, Any], now: tuple[Any, Any], momentum: float) -> None:
-    """Moving statistics: a share of those before, and the rest of those now."""
-    for target, old, new in zip(targets, before, now, strict=True):
+def _run_and_move(
+    run: Bound,
+    targets: tuple[Any, Any],
+    before: tuple[Any, Any],
+    now: tuple[Any, Any],
+    unbiased: float,
+    momentum: float,
+) -> None:
+    """Run, then compute moving statistics: a share of those before, and the rest of those now."""
+    run()
+    for target, old, new in zip(targets, before, (now[0], now[1] * unbiased), strict=True):
         target[...] = momentum * old + (1 - momentum) * new
 
 
@@ -129,5 +144,5 @@ def _are_columns(images: int, post: int, *, training: bool) -> bool:
 
 
 def _repeats(rows: int, columns: int) -> int:
-    """Rows of few columns that are taken as one, so that loops along it are vectors; they divide the rows."""
-    return largest_divisor(rows, LINE // columns) if columns <= NARROW and rows >= LEAST_ROWS else 1
+    """Rows of few columns that are taken as one, so that loops along it are vectors."""
+    return max(1, LINE // columns) if columns <= NARROW and rows >= LEAST_ROWS else 1

@@ -175,20 +175,26 @@ def _add_squares(x: Any, first: int, end: int, mean: Any, chunk: int, partial: A
 
 
 @parallel(error_model="numpy")
-def moments_of_columns(x: Any, mean: Any, variance: Any, partial: Any, leads: Any, size: int) -> None:
+def moments_of_columns(x: Any, rest: Any, mean: Any, variance: Any, partial: Any, leads: Any, size: int) -> None:
     """Mean and biased variance of each column of (rows, columns), two passes; partial (chunks, columns), float64.
 
-    Columns of one channel, `size` elements in all, have the same moments; leads: the first of them.
+    Columns of one channel, `size` elements in all, have the same moments; leads: the first of them. rest: a last row
+    with fewer columns, (1, n), or empty.
     """
     rows, chunks = x.shape[0], partial.shape[0]
     count = np.float64(size)
     for chunk in prange(chunks):
         first, end = rows * chunk // chunks, rows * (chunk + 1) // chunks
         _add_values(x, first, end, np.int64(chunk), partial)
+    for column in range(rest.size):
+        partial[0, column] += widen(rest[0, column])
     _add_rows(partial, count, mean, leads)
     for chunk in prange(chunks):
         first, end = rows * chunk // chunks, rows * (chunk + 1) // chunks
         _add_squares(x, first, end, mean, np.int64(chunk), partial)
+    for column in range(rest.size):
+        distance = widen(rest[0, column]) - mean[column]
+        partial[0, column] += distance * distance
     _add_rows(partial, count, variance, leads)
 
 
