@@ -34,8 +34,9 @@ FEWEST_SHARING = 4
 """Channels of dx per group from which a product per group is faster than a loop per channel, for small 1x1 images."""
 PADDED_BYTES = 1 << 20
 """Maximum size of slices with margins, of which each tap is one loop: they fit the second-level cache."""
-MOST_MARGIN = 2
-"""Pixels of dx per pixel of dy up to which products of all taps are faster than columns and a fold."""
+MOST_WASTE, FOLD_PRODUCTS = 1.3, 40
+"""Products of tiles per product that counts up to which they are faster than columns; products in the time of which an
+element of the columns is folded."""
 
 
 @kernel("conv_data_grad", "optimized", "cpu", FLOATS, prepare=True)
@@ -52,18 +53,22 @@ def conv_data_grad(
     found = geometry(x_like.shape, filter.shape, ConvDataGradParams(**options))
     wide = np.dtype(np.float32) if dy.dtype.itemsize == HALF_BYTES else dy.dtype
     tensors = Tensors(dy, filter, out["dx"], add_to_output, wide)
-    if dy.size and filter.size and found.groups == 1 and _reads_most_pixels(found):
+    if dy.size and filter.size and found.groups == 1 and _fills_tiles(found, wide):
         return (_by_pixels if found.is_pointwise and not found.channels_last else _by_rows)(found, tensors)
     if dy.size and filter.size and _small_groups(found):
         return _directly(found, tensors)
     return by_columns(found, tensors)
 
 
-def _reads_most_pixels(found: ConvGeometry) -> bool:
-    """Whether few products of `_by_rows`, which has all taps for every pixel of dx, are with margins of zeros."""
+def _fills_tiles(found: ConvGeometry, wide: Any) -> bool:
+    """Whether few products of tiles, which have all taps for every pixel of dx, are with zeros or idle columns."""
+    from opgauge.ops._cpu.tile.jit import tile_columns
+
     if {*found.strides} != {1} or (found.is_pointwise and share_products(found)):
         return False
-    return MOST_MARGIN * prod(found.out_size) > prod(found.size)
+    columns, fold = tile_columns(np.empty(0, wide)), 0 if found.is_pointwise else FOLD_PRODUCTS
+    computed = prod(found.size) * -(-found.channels // columns) * columns
+    return bool(computed <= MOST_WASTE * (1 + fold / found.out_channels) * prod(found.out_size) * found.channels)
 
 
 def _small_groups(found: ConvGeometry) -> bool:
