@@ -36,6 +36,8 @@ _DEPTH = declare(
     ops=("deformable_conv", "deformable_conv_grad"),
     why="channels times taps sampled at a time, at least one tap: long sums against the first-level caches",
 )
+_SAMPLES = 1 << 14
+"""Samples of a block, of all channels, with one channel per group: with their sums they fit the second-level cache."""
 _GRAD_BLOCK = 96
 """Pixels per block of the gradient: more read the filter less often, fewer leave the column in cache."""
 SAMPLE_OPERATIONS = 8
@@ -66,6 +68,8 @@ def deformable_conv(
 
     found = geometry(x.shape, filter.shape, DeformableConvParams(**options))
     wide, threads = _wide(x), count(x.nbytes + filter.nbytes, _operations(found, products=1))
+    if found.groups == found.channels:
+        return _depthwise(found, (x, offset, mask, filter, out["out"]), threads)
     (height, width), taps, groups = found.size, found.taps, found.groups
     image = scratch(found.batch * (height + 3) * (width + 2) * found.channels, wide)
     columns = tile_columns(image)
@@ -89,6 +93,42 @@ def deformable_conv(
         lay_out.on(threads)(given, image)
         jit.pack.on(threads)(weight, groups, packed)
         jit.convolve.on(threads)(image, *arrays, packed, result, block, at_once, sizes, numbers, *tables, column, sums)
+        for step in after:
+            step()
+
+    return run
+
+
+def _depthwise(found: SamplingGeometry, arrays: tuple[Any, ...], threads: int) -> Bound:
+    """One channel of x per group: samples of all channels, multiplied tap by tap.
+
+    arrays: x, offset, mask, filter and out.
+    """
+    from opgauge.ops._cpu.bilinear.jit import lay_out
+    from opgauge.ops._cpu.jit import storage
+    from opgauge.ops.deformable_conv import jit_depthwise as jit
+
+    x, offset, mask, weight, out = arrays
+    wide, (height, width), channels = _wide(x), found.size, found.channels
+    several = found.out_channels // channels
+    block = max(1, min(_BLOCK.value(), _SAMPLES // channels))
+    image = scratch(found.batch * (height + 3) * (width + 2) * channels, wide)
+    packed = np.empty((several, found.taps, channels), wide)
+    before: list[Bound] = []
+    after: list[Bound] = []
+    given = widened(weight.reshape(channels, several, found.taps), wide, before).transpose(1, 2, 0)
+    places = _by_tap(found, offset, mask, wide, before)
+    result = narrowed(out.reshape(found.batch, found.out_channels, found.pixels), wide, after)
+    tables = (np.empty((threads, block), np.int32), np.empty((threads, 7, block), wide))
+    own = (*tables, *(scratch(threads * block * size, wide) for size in (channels, found.out_channels)))
+    sizes = (block, (channels, found.deformable_groups, found.taps), _numbers(found))
+
+    def run() -> None:
+        for step in before:
+            step()
+        lay_out.on(threads)(storage(x), image)
+        np.copyto(packed, given)
+        jit.convolve_depthwise.on(threads)(image, *places, packed.reshape(-1), result, *sizes, *own)
         for step in after:
             step()
 

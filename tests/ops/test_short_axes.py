@@ -1,4 +1,4 @@
-"""CPU kernels on short rows, few columns and small images, by one thread and by several."""
+"""CPU kernels on short rows, few columns, small images and groups, by one thread and by several."""
 
 from __future__ import annotations
 
@@ -18,6 +18,12 @@ CASES: tuple[tuple[str, dict[str, tuple[int, ...]], dict[str, Any]], ...] = (
     ("lerp_grad", {"x": (3, 1, 5), "y": (3, 1009, 5)}, {"weight": 0.7}),
     ("lerp_grad", {"x": (5,), "y": (1009, 5), "weight": (1009, 1)}, {}),
     ("lerp_grad", {"x": (5,), "y": (1009, 5), "weight": (5,)}, {}),
+    ("deformable_conv", {"x": (2, 6, 7, 5), "filter": (6, 1, 3, 3)}, {"paddings": 1, "groups": 6}),
+    (
+        "deformable_conv",
+        {"x": (3, 34, 9, 8), "filter": (68, 1, 3, 2), "mask": (3, 12, 5, 4)},
+        {"paddings": (1, 0), "strides": 2, "groups": 34, "deformable_groups": 2},
+    ),
     ("dot", {"x": (50, 1)}, {}),
     ("dot", {"x": (40, 3)}, {}),
     ("dot", {"x": (5, 33)}, {}),
