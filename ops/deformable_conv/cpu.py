@@ -42,6 +42,8 @@ _GRAD_BLOCK = 96
 """Pixels per block of the gradient: more read the filter less often, fewer leave the column in cache."""
 SAMPLE_OPERATIONS = 8
 """Operations of a bilinear sample."""
+MOST_OUTPUTS = 8
+"""Maximum outputs of a group per channel of x for which vectors along the channels are faster than products, depthwise."""
 LEAST_UNIT = 8
 """Minimum channels per task."""
 
@@ -68,7 +70,7 @@ def deformable_conv(
 
     found = geometry(x.shape, filter.shape, DeformableConvParams(**options))
     wide, threads = _wide(x), count(x.nbytes + filter.nbytes, _operations(found, products=1))
-    if found.groups == found.channels:
+    if 1 < found.channels == found.groups and found.out_channels <= MOST_OUTPUTS * found.channels**2:
         return _depthwise(found, (x, offset, mask, filter, out["out"]), threads)
     (height, width), taps, groups = found.size, found.taps, found.groups
     image = scratch(found.batch * (height + 3) * (width + 2) * found.channels, wide)
