@@ -43,7 +43,7 @@ _GRAD_BLOCK = 96
 SAMPLE_OPERATIONS = 8
 """Operations of a bilinear sample."""
 MOST_OUTPUTS = 8
-"""Maximum outputs of a group per channel of x for which vectors along the channels are faster than products, depthwise."""
+"""Maximum outputs of a depthwise group, per channel of x, for which vectors along the channels beat products."""
 LEAST_UNIT = 8
 """Minimum channels per task."""
 
