@@ -28,7 +28,7 @@ QUICK = Limits(budget_s=0.01, min_samples=1, max_samples=1, warmup_s=0.0)
 CASES = """
 op: normalization
 cases:
-  - {name: columns, tags: [seed], shapes: {x: [96, 8]}, dtype: float32}
+  - {name: columns, tags: [seed], shapes: {x: [512, 40]}, dtype: float32}
   - {name: rows, tags: [full], shapes: {x: [2, 64, 3, 3]}, dtype: float32}
   - {name: tiny, tags: [smoke], shapes: {x: [5, 3]}, dtype: float32}
 """
