@@ -6,7 +6,7 @@ import logging
 import os
 import socket
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
 from opgauge.harness.cluster.tasks import REFERENCE
@@ -80,8 +80,11 @@ def remote_cluster(address: str, timeout_s: float = 10.0) -> Iterator[Client]:
         except (OSError, TimeoutError, ValueError) as error:
             msg = f"no scheduler answers at {address}: {error}"
             raise SettingsError(msg) from error
-        with client:
+        try:
             yield client
+        finally:
+            with suppress(RuntimeError):  # a timeout of the library expires, if the scheduler is lost
+                client.close()
 
 
 def join_cluster(address: str, specification: dict[str, Any]) -> None:
