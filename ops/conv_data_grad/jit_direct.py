@@ -112,33 +112,6 @@ def _begin_row(addend: Any, first: int, count: int, total: Any, to: int) -> None
 
 
 @njit(**INNER)
-def _first_slice(numbers: Any, dy: Any, weight: Any, addend: Any, dx: Any, plane: int, total: Any, to: int) -> None:
-    shape = _shape(numbers)
-    depth, height, width = shape.size
-    count, outs = height * width, shape.out[1] * shape.out[2]
-    taps = shape.kernel[1] * shape.kernel[2]
-    channels = shape.groups * shape.per_group
-    image, channel, d = plane // (channels * depth), plane // depth % channels, plane % depth
-    group, inner = channel // shape.per_group, channel % shape.per_group
-    given = to + count
-    _begin_row(addend, plane * count, count, total, to)
-    for i in range(shape.kernel[0]):
-        source_d = _source(d, shape, 0, i)
-        if source_d < 0:
-            continue
-        for out in range(shape.group_outs):
-            row = group * shape.group_outs + out
-            start = ((image * shape.groups * shape.group_outs + row) * shape.out[0] + source_d) * outs
-            for index in range(uintp(outs)):
-                total[uintp(given) + index] = widen(dy[uintp(start) + index])
-            tap = ((row * shape.per_group + inner) * shape.kernel[0] + i) * taps
-            _add_slice(shape, given, weight, tap, total, to)
-    for index in range(uintp(count)):
-        target = uintp(plane * count) + index
-        dx[target] = narrow(total[uintp(to) + index], dx[target])
-
-
-@njit(**INNER)
 def _add_padded(shape: Any, dy: Any, start: int, weight: Any, tap: int, total: Any, to: int, given: int) -> None:
     """Add the products of a depth slice of dy, from `start` on, with its taps, each of them in one loop."""
     pitch = shape.size[2] + 2 * shape.padding[2]
@@ -173,20 +146,35 @@ def _crop(shape: Any, total: Any, to: int, addend: Any, dx: Any, start: int) -> 
 
 
 @njit(**INNER)
-def _padded_slice(numbers: Any, dy: Any, weight: Any, addend: Any, dx: Any, plane: int, total: Any, to: int) -> None:
-    """Like `_first_slice` for strides of 1, by loops over whole slices: short rows would take a call each.
+def _add_rows(shape: Any, dy: Any, start: int, weight: Any, tap: int, total: Any, to: int, given: int) -> None:
+    """Add the products of a depth slice of dy, from `start` on, with its taps, row by row."""
+    for index in range(uintp(shape.out[1] * shape.out[2])):
+        total[uintp(given) + index] = widen(dy[uintp(start) + index])
+    _add_slice(shape, given, weight, tap, total, to)
 
-    The slice of dx has all pixels that taps reach: with the padding on both sides, as dy follows from it.
+
+@njit(**INNER)
+def _first_slice(
+    numbers: Any, dy: Any, weight: Any, addend: Any, dx: Any, plane: int, total: Any, to: int, padded: Any
+) -> None:
+    """One depth slice of a channel of dx. padded: by loops over whole slices, as short rows would take a call each.
+
+    The slice then has all pixels that taps of a stride of 1 reach: the padding on both sides, as dy follows from it.
     """
     shape = _shape(numbers)
     depth, height, width = shape.size
-    outs, taps = shape.out[1] * shape.out[2], shape.kernel[1] * shape.kernel[2]
+    count, outs = height * width, shape.out[1] * shape.out[2]
+    taps = shape.kernel[1] * shape.kernel[2]
     channels = shape.groups * shape.per_group
     image, channel, d = plane // (channels * depth), plane // depth % channels, plane % depth
     group, inner = channel // shape.per_group, channel % shape.per_group
-    area = (height + 2 * shape.padding[1]) * (width + 2 * shape.padding[2])
-    for index in range(uintp(to), uintp(to + area)):
-        total[index] = 0
+    given = to + count
+    if padded:
+        given = to + (height + 2 * shape.padding[1]) * (width + 2 * shape.padding[2])
+        for index in range(uintp(to), uintp(given)):
+            total[index] = 0
+    else:
+        _begin_row(addend, plane * count, count, total, to)
     for i in range(shape.kernel[0]):
         source_d = _source(d, shape, 0, i)
         if source_d < 0:
@@ -195,8 +183,16 @@ def _padded_slice(numbers: Any, dy: Any, weight: Any, addend: Any, dx: Any, plan
             row = group * shape.group_outs + out
             start = ((image * shape.groups * shape.group_outs + row) * shape.out[0] + source_d) * outs
             tap = ((row * shape.per_group + inner) * shape.kernel[0] + i) * taps
-            _add_padded(shape, dy, start, weight, tap, total, to, to + area)
-    _crop(shape, total, to, addend, dx, plane * height * width)
+            if padded:
+                _add_padded(shape, dy, start, weight, tap, total, to, given)
+            else:
+                _add_rows(shape, dy, start, weight, tap, total, to, given)
+    if padded:
+        _crop(shape, total, to, addend, dx, plane * count)
+        return
+    for index in range(uintp(count)):
+        target = uintp(plane * count) + index
+        dx[target] = narrow(total[uintp(to) + index], dx[target])
 
 
 @parallel(error_model="numpy")
@@ -210,10 +206,7 @@ def direct_first(
     batch, groups, per_group, _, depth = numbers[:5]
     for plane in prange(batch * groups * per_group * depth):
         at = (get_thread_id() if threads > 1 else 0) * (scratch.size // threads)
-        if padded:
-            _padded_slice(numbers, dy, weight, addend, dx, plane, scratch, at)
-        else:
-            _first_slice(numbers, dy, weight, addend, dx, plane, scratch, at)
+        _first_slice(numbers, dy, weight, addend, dx, plane, scratch, at, padded)
 
 
 @njit(**INNER)

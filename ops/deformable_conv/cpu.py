@@ -52,6 +52,12 @@ def _wide(x: Any) -> Any:
     return np.dtype(np.float32) if x.dtype.itemsize == HALF_BYTES else x.dtype
 
 
+def _image(found: SamplingGeometry, wide: Any) -> Any:
+    """Scratch for the images with channels last and margins, as `lay_out` writes them."""
+    height, width = found.size
+    return scratch(found.batch * (height + 3) * (width + 2) * found.channels, wide)
+
+
 @kernel("deformable_conv", "optimized", "cpu", FLOATS, prepare=True)
 def deformable_conv(
     *,
@@ -72,8 +78,8 @@ def deformable_conv(
     wide, threads = _wide(x), count(x.nbytes + filter.nbytes, _operations(found, products=1))
     if 1 < found.channels == found.groups and found.out_channels <= MOST_OUTPUTS * found.channels**2:
         return _depthwise(found, (x, offset, mask, filter, out["out"]), threads)
-    (height, width), taps, groups = found.size, found.taps, found.groups
-    image = scratch(found.batch * (height + 3) * (width + 2) * found.channels, wide)
+    taps, groups = found.taps, found.groups
+    image = _image(found, wide)
     columns = tile_columns(image)
     padded = groups * -(-(found.out_channels // groups) // columns) * columns
     packed = scratch(padded * taps * (found.channels // groups), wide)
@@ -111,10 +117,10 @@ def _depthwise(found: SamplingGeometry, arrays: tuple[Any, ...], threads: int) -
     from opgauge.ops.deformable_conv import jit_depthwise as jit
 
     x, offset, mask, weight, out = arrays
-    wide, (height, width), channels = _wide(x), found.size, found.channels
+    wide, channels = _wide(x), found.channels
     several = found.out_channels // channels
     block = max(1, min(_BLOCK.value(), _SAMPLES // channels))
-    image = scratch(found.batch * (height + 3) * (width + 2) * channels, wide)
+    image = _image(found, wide)
     packed = np.empty((several, found.taps, channels), wide)
     before: list[Bound] = []
     after: list[Bound] = []
@@ -239,8 +245,8 @@ class _GradPlan(NamedTuple):
 def _grad_plan(found: SamplingGeometry, wide: Any, threads: int) -> _GradPlan:
     from opgauge.ops._cpu.tile.jit import ROWS, tile_columns
 
-    taps, (height, width) = found.taps, found.size
-    image, image_grad = (scratch(found.batch * (height + 3) * (width + 2) * found.channels, wide) for _ in range(2))
+    taps = found.taps
+    image, image_grad = _image(found, wide), _image(found, wide)
     columns, per_group = tile_columns(image), found.out_channels // found.groups
     unit = _unit(found, threads)
     units, at_once, block = found.channels // unit, min(max(_DEPTH.value() // unit, 1), taps), _GRAD_BLOCK

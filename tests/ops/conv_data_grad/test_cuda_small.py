@@ -121,7 +121,7 @@ def test_few_products_take_one_launch(made: Convolution, dtype: str, small: bool
 
 
 @pytest.mark.parametrize("made", SMALL)
-def test_no_other_number_of_threads_is_estimated_faster(made: Convolution) -> None:
+def test_threads_of_an_element_add_short_chains(made: Convolution) -> None:
     """Threads of an element are a power of two within a block, share the channels, and add short chains."""
     case = made.case("float32")
     found = geometry(case.shapes["x_like"], case.shapes["filter"], case.params)
