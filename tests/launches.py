@@ -6,9 +6,11 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from types import SimpleNamespace
 from typing import Any, NamedTuple
+from weakref import ref
 
 import numpy as np
 import pytest
+from numpy.lib.array_utils import byte_bounds
 
 from opgauge.harness.case.case import Case
 from opgauge.ops import Kernel, dtype_info
@@ -28,13 +30,17 @@ ALIGNMENT = 4096
 
 
 class Launch(NamedTuple):
-    """One launch: the source, the kernel's name expression, its grid, its block and its dynamic shared memory."""
+    """One launch: the source, the kernel's name expression, its grid, its block, its dynamic shared memory.
+
+    words: addresses of its arguments, and all 64-bit words of its structs, some of which are addresses too.
+    """
 
     source: CudaSource
     expression: str
     grid: Sequence[int]
     block: Sequence[int]
     shared: int
+    words: frozenset[int]
 
     @property
     def kernel(self) -> str:
@@ -62,8 +68,9 @@ def recorded() -> Iterator[list[Launch]]:
     def function(source: CudaSource, expression: str) -> Any:
         assert expression in source.expressions
 
-        def launch(grid: Any, block: Any, _arguments: Any, shared_mem: int = 0) -> None:
-            found.append(Launch(source, expression, grid, block, shared_mem))
+        def launch(grid: Any, block: Any, arguments: Any, shared_mem: int = 0) -> None:
+            words = frozenset(word for argument in arguments for word in _words(argument))
+            found.append(Launch(source, expression, grid, block, shared_mem, words))
 
         vars(launch)["max_dynamic_shared_size_bytes"] = 0  # as CuPy's functions have it
         return launch
@@ -85,13 +92,39 @@ def recorded() -> Iterator[list[Launch]]:
     tuning._forget()
 
 
-def bind_and_run(case: Case, kernel: Kernel) -> None:
-    """Bind a kernel to arrays of the case's shapes and run it once; to be called where launches are recorded."""
+def bind_and_run(case: Case, kernel: Kernel, launches: Sequence[Launch]) -> None:
+    """Bind a kernel to arrays of the case's shapes and run it once; to be called where launches are recorded.
+
+    Only the kernel holds its workspace, which must be there for all launches that know its address.
+    """
     shapes = case.resolved
     inputs = {name: array_of(spec) for name, spec in shapes.inputs.items()}
     out = {name: array_of(spec) for name, spec in shapes.outputs.items()}
-    workspace = None if kernel.workspace is None else bytes_of(kernel.workspace(shapes, case.params))
-    kernel.bind(inputs, case.params, out, workspace)()
+    if kernel.workspace is None:
+        kernel.bind(inputs, case.params, out, None)()
+        return
+    workspace = bytes_of(kernel.workspace(shapes, case.params))
+    memory, owner = byte_bounds(workspace), ref(_owner(workspace))
+    bound = kernel.bind(inputs, case.params, out, workspace)
+    del workspace
+    earlier = len(launches)
+    bound()
+    used = any(memory[0] <= word < memory[1] for launch in launches[earlier:] for word in launch.words)
+    assert not used or owner() is not None, f"{kernel.key} uses its workspace of {case.id} without keeping it"
+
+
+def _owner(array: Any) -> Any:
+    """The array that owns the memory: views keep it alone."""
+    return array if array.base is None else _owner(array.base)
+
+
+def _words(argument: Any) -> list[int]:
+    """The address of an array on the device, or the words of a struct."""
+    if isinstance(argument, DeviceArray):
+        return [argument.data.ptr]
+    if isinstance(argument, np.ndarray) and argument.dtype.names:
+        return [int(word) for word in np.frombuffer(argument.tobytes()[: argument.nbytes // 8 * 8], np.uint64)]
+    return []
 
 
 def _no_product(a: Any, b: Any, out: Any = None) -> Any:

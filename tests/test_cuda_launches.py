@@ -38,7 +38,7 @@ def test_every_kernel_is_launched_by_a_shipped_case() -> None:
             for kernel in kernels(op=case.op, backend="cuda"):
                 key = kernel.key
                 if key.implementation in IMPLEMENTATIONS and key.dtype == case.dtype and case.op not in GRAPHS:
-                    bind_and_run(case, find_kernel(*key))
+                    bind_and_run(case, find_kernel(*key), launches)
     idle = declared - {(launch.source, launch.kernel) for launch in launches}
     assert {f"{source.path.parent.name}/{name}" for source, name in idle} == set(FALLBACKS)
 
@@ -47,7 +47,7 @@ def test_plans_name_the_kernels_that_are_launched() -> None:
     """What a run stores for `show --why`: a plan for each case, of a reduction with the kernel that it launches."""
     for case in load_cases([CASES / f"{op}.yaml" for op in PLANNED]):
         with recorded() as launches, plans.recording() as announced:
-            bind_and_run(case, find_kernel(case.op, "optimized", "cuda", case.dtype))
+            bind_and_run(case, find_kernel(case.op, "optimized", "cuda", case.dtype), launches)
         if not launches or case.op not in PLANNED:
             continue
         assert announced, case.id

@@ -39,7 +39,8 @@ class Kernel:
         on the inputs' values, save in peers that must run a forward pass first.
     arrays: "numpy" (NumPy on cpu, CuPy on cuda) or "torch" (the caller converts, without a copy).
     workspace: bytes of scratch memory, from (shapes, params); zeroed once at
-        allocation, and left by each run in a state in which the next run works.
+        allocation, and left by each run in a state in which the next run works. Only what
+        `bind` returns keeps it: launches that know its address alone must hold it as well.
     strided: accepts inputs that are not C-contiguous.
     deterministic: gives the same bits run after run.
     exact: False if it computes in less precision than the dtype promises (TF32): it is

@@ -327,7 +327,11 @@ def _sum(dout: Any, tensor: Any, summed: Sequence[_Gradient], other: _Gradient |
     factors = [pack(FACTORS[kind], {"offset": one.offset, "sign": one.sign}) for one in scaled]
     parts = (_part(plan.kept), _part(plan.summed))
     arguments = (dout, tensor, *outs, *factors, *parts, np.int32(plan.bits), partials)
-    return lambda: function((plan.blocks, plan.splits), (SUM_THREADS,), arguments)
+
+    def run(_held: Any = workspace) -> None:  # the arguments contain its address alone
+        function((plan.blocks, plan.splits), (SUM_THREADS,), arguments)
+
+    return run
 
 
 def _part(part: AxisGroup) -> Array:

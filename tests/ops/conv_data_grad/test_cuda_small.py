@@ -116,7 +116,7 @@ def test_products_are_counted(number: int) -> None:
 def test_few_products_take_one_launch(made: Convolution, dtype: str, small: bool) -> None:
     """Whether `multiply` is launched, and nothing else; tensor cores have the others, `direct` small groups."""
     with recorded() as launches:
-        bind_and_run(made.case(dtype), find_kernel("conv_data_grad", "optimized", "cuda", dtype))
+        bind_and_run(made.case(dtype), find_kernel("conv_data_grad", "optimized", "cuda", dtype), launches)
     assert ([launch.kernel for launch in launches] == ["multiply"]) == small
 
 
@@ -161,7 +161,7 @@ def test_small_groups_take_the_faster_launch(
     """Few elements by `multiply`, many by `direct`, with groups or without."""
     made = Convolution(x, filter, params={"groups": groups, "padding_before": 3 if max(x[2:]) == 1 else 0})
     with recorded() as launches:
-        bind_and_run(made.case("float16"), find_kernel("conv_data_grad", "optimized", "cuda", "float16"))
+        bind_and_run(made.case("float16"), find_kernel("conv_data_grad", "optimized", "cuda", "float16"), launches)
     assert [launch.kernel for launch in launches] == [kernel]
 
 

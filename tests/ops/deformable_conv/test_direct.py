@@ -111,7 +111,7 @@ def test_one_launch_without_workspace(dtype: str) -> None:
     case = made(CASES[1], dtype)
     kernel = find_kernel("deformable_conv", "optimized", "cuda", dtype)
     with recorded() as launches:
-        bind_and_run(case, kernel)
+        bind_and_run(case, kernel, launches)
         assert kernel.workspace is not None
         assert kernel.workspace(case.resolved, case.params) == 0
     assert [launch.kernel for launch in launches] == ["direct"]
