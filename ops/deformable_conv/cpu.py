@@ -76,7 +76,7 @@ def deformable_conv(
 
     found = geometry(x.shape, filter.shape, DeformableConvParams(**options))
     wide, threads = _wide(x), count(x.nbytes + filter.nbytes, _operations(found, products=1))
-    if 1 < found.channels == found.groups and found.out_channels <= MOST_OUTPUTS * found.channels**2:
+    if _is_depthwise(found):
         return _depthwise(found, (x, offset, mask, filter, out["out"]), threads)
     taps, groups = found.taps, found.groups
     image = _image(found, wide)
@@ -105,6 +105,11 @@ def deformable_conv(
             step()
 
     return run
+
+
+def _is_depthwise(found: SamplingGeometry) -> bool:
+    """Whether each channel of x is a group whose outputs are so few that vectors along the channels pay."""
+    return 1 < found.channels == found.groups and found.out_channels <= MOST_OUTPUTS * found.channels**2
 
 
 def _depthwise(found: SamplingGeometry, arrays: tuple[Any, ...], threads: int) -> Bound:
@@ -160,9 +165,8 @@ def _by_tap(found: SamplingGeometry, offset: Any, mask: Any, wide: Any, steps: l
     return widened(offset.reshape(found.batch, rows, 2, found.pixels), wide, steps), widened(weights, wide, steps)
 
 
-def _unit(found: SamplingGeometry, threads: int) -> int:
-    """Channels per task: of one group and one deformable group, whole vectors if possible."""
-    length = gcd(found.channels // found.groups, found.channels // found.deformable_groups)
+def _unit(found: SamplingGeometry, length: int, threads: int) -> int:
+    """Channels per task: a part of `length`, whole vectors if possible."""
     for split in range(1, max(length // LEAST_UNIT, 1) + 1):
         units = found.channels // length * split
         if length % split == 0 and length // split % LEAST_UNIT == 0 and (units % threads == 0 or units > 4 * threads):
@@ -188,7 +192,7 @@ def deformable_conv_grad(
     """By units of channels: the columns' gradient, samples, derivatives and scatter, then the filter's gradient."""
     from opgauge.ops._cpu.bilinear.jit import lay_out
     from opgauge.ops._cpu.jit import storage
-    from opgauge.ops.deformable_conv import jit_grad, jit_grad_layout
+    from opgauge.ops.deformable_conv import jit_depthwise, jit_grad, jit_grad_layout
 
     found = geometry(x.shape, filter.shape, DeformableConvParams(**options))
     products = int(need_x or need_offset or need_mask) + int(need_filter)
@@ -197,26 +201,28 @@ def deformable_conv_grad(
     before: list[Bound] = []
     after: list[Bound] = []
     given_grad = widened(out_grad.reshape(found.batch, found.out_channels, found.pixels), plan.wide, before)
-    arrays = (*_by_tap(found, offset, mask, plan.wide, before), given_grad)
-    weight, stored = widened(filter.reshape(found.out_channels, -1, found.taps), plan.wide, before), storage(x)
+    arrays = (plan.image, *_by_tap(found, offset, mask, plan.wide, before), given_grad, plan.packed)
+    weight = widened(filter.reshape(found.out_channels, -1, found.taps), plan.wide, before)
     wanted = {"x": need_x, "offset": need_offset, "mask": need_mask and mask is not None, "filter": need_filter}
     grads = {name: out[f"{name}_grad"] for name, needed in wanted.items() if needed}
-    collect = tuple(_collecting(found, plan, grads, after, threads))
-    needs = (need_x, need_offset or wanted["mask"], need_filter)
+    rest = (plan.numbers, (need_x, need_offset or wanted["mask"], need_filter), *plan.scratch)
+    sums = (plan.image_grad, plan.slopes, plan.filter_sums, plan.shares, plan.block)
+    steps: list[Bound] = [partial(lay_out.on(threads), storage(x), plan.image)]
+    if need_x:
+        steps.append(partial(jit_grad_layout.clear.on(threads), plan.image_grad))
+    if plan.filter_by_unit:
+        steps.append(partial(np.copyto, plan.by_channel(plan.packed)[0], plan.by_unit(weight)))
+        sizes: tuple[int, ...] = (found.channels, found.deformable_groups, plan.unit, found.taps)
+        steps.append(partial(jit_depthwise.differentiate_depthwise.on(threads), *arrays, *sums, sizes, *rest))
+    else:
+        pack = jit_grad_layout.pack_transposed.on(threads)
+        steps.append(partial(pack, weight, found.groups, plan.unit, plan.at_once, plan.packed))
+        sizes = (found.channels, found.groups, found.deformable_groups, plan.unit, found.taps)
+        steps.append(partial(jit_grad.differentiate.on(threads), *arrays, *sums, plan.at_once, sizes, *rest))
+    steps += _collecting(found, plan, grads, after, threads)
 
     def run() -> None:
-        for step in before:
-            step()
-        lay_out.on(threads)(stored, plan.image)
-        jit_grad_layout.pack_transposed.on(threads)(weight, found.groups, plan.unit, plan.at_once, plan.packed)
-        if need_x:
-            jit_grad_layout.clear.on(threads)(plan.image_grad)
-        sums, blocks = (plan.image_grad, plan.slopes, plan.filter_sums), (plan.shares, plan.block, plan.at_once)
-        sizes = (found.channels, found.groups, found.deformable_groups, plan.unit, found.taps)
-        jit_grad.differentiate.on(threads)(
-            plan.image, *arrays, plan.packed, *sums, *blocks, sizes, plan.numbers, needs, *plan.scratch
-        )
-        for step in (*collect, *after):
+        for step in (*before, *steps, *after):
             step()
 
     return run
@@ -226,6 +232,8 @@ class _GradPlan(NamedTuple):
     """Workspace and blocking of the gradient, see `jit_grad.differentiate`.
 
     unit: channels of a task. scratch: corners, their weights, output gradients and columns of each thread.
+    filter_by_unit: of a depthwise gradient, shape of packed and of each share's filter_sums (units, outputs of a group,
+    taps, channels padded to whole panels).
     """
 
     wide: Any
@@ -240,6 +248,16 @@ class _GradPlan(NamedTuple):
     at_once: int
     numbers: tuple[int, ...]
     scratch: tuple[Any, Any, Any, Any]
+    filter_by_unit: tuple[int, ...] = ()
+
+    def by_channel(self, array: Any) -> Any:
+        """Depthwise filters or their sums (shares, units, outputs of a group, taps, channels), without the padding."""
+        return array.reshape(-1, *self.filter_by_unit)[..., : self.unit]
+
+    def by_unit(self, weight: Any) -> Any:
+        """View of a depthwise filter (Co, 1, taps), laid out alike."""
+        units, several, taps, _ = self.filter_by_unit
+        return weight.reshape(units, self.unit, several, taps).transpose(0, 2, 3, 1)
 
 
 def _grad_plan(found: SamplingGeometry, wide: Any, threads: int) -> _GradPlan:
@@ -248,18 +266,26 @@ def _grad_plan(found: SamplingGeometry, wide: Any, threads: int) -> _GradPlan:
     taps = found.taps
     image, image_grad = _image(found, wide), _image(found, wide)
     columns, per_group = tile_columns(image), found.out_channels // found.groups
-    unit = _unit(found, threads)
-    units, at_once, block = found.channels // unit, min(max(_DEPTH.value() // unit, 1), taps), _GRAD_BLOCK
+    depthwise = _is_depthwise(found) and found.deformable_groups < found.channels
+    lengths = [found.channels // found.deformable_groups, *(() if depthwise else (found.channels // found.groups,))]
+    unit = _unit(found, gcd(*lengths), threads)
+    units = found.channels // unit
     shares = min(-(-threads // units), max(found.batch, 1))
-    panels, chunks, rows = -(-at_once * unit // columns), -(-taps // at_once), -(-per_group // ROWS) * ROWS
-    packed = scratch(units * chunks * panels * per_group * columns, wide)
-    filter_sums = scratch(shares * units * chunks * panels * rows * columns, wide)
+    if depthwise:
+        at_once, block, panels = 1, max(1, min(_GRAD_BLOCK, _SAMPLES // unit)), -(-unit // columns)
+        given_size = per_group * panels * columns
+        packed_size = sums_size = taps * given_size
+    else:
+        at_once, block = min(max(_DEPTH.value() // unit, 1), taps), _GRAD_BLOCK
+        panels, chunks, given_size = -(-at_once * unit // columns), -(-taps // at_once), -(-per_group // ROWS) * ROWS
+        packed_size, sums_size = (chunks * panels * rows * columns for rows in (per_group, given_size))
+    packed, filter_sums = scratch(units * packed_size, wide), scratch(shares * units * sums_size, wide)
     slopes = np.empty((units, found.batch, taps, 3, found.pixels), wide)
-    given, column = (scratch(threads * block * size, wide) for size in (rows, panels * columns))
-    tables = (np.empty((threads, block), np.int32), np.empty((threads, 7, block), wide))
-    own = (*tables, given, column)
+    given, column = (scratch(threads * block * size, wide) for size in (given_size, panels * columns))
+    own = (np.empty((threads, block), np.int32), np.empty((threads, 7, block), wide), given, column)
     blocks = (unit, shares, block, at_once)
-    return _GradPlan(wide, image, image_grad, packed, slopes, filter_sums, *blocks, _numbers(found), own)
+    by_unit = (units, per_group, taps, panels * columns) if depthwise else ()
+    return _GradPlan(wide, image, image_grad, packed, slopes, filter_sums, *blocks, _numbers(found), own, by_unit)
 
 
 def _collecting(
@@ -280,5 +306,8 @@ def _collecting(
     if "filter" in grads:
         shape = (found.out_channels, found.channels // found.groups, found.taps)
         grad = narrowed(grads["filter"].reshape(shape), plan.wide, after)
+        if plan.filter_by_unit:
+            yield partial(np.sum, plan.by_channel(plan.filter_sums), axis=0, out=plan.by_unit(grad))
+            return
         sizes = (plan.shares, plan.unit, plan.at_once, found.groups)
         yield partial(layout.collect_filter.on(threads), plan.filter_sums, *sizes, grad)

@@ -32,7 +32,7 @@ def _take(
 
 
 @njit(**INNER)
-def _spread_back(
+def spread_back(
     image: Any,
     image_grad: Any,
     start: int,
@@ -52,7 +52,7 @@ def _spread_back(
     pixel: int,
     owner: int,
 ) -> None:
-    """Gradient of one pixel's sample of a unit's channels at one tap.
+    """Gradient of one pixel's sample of a unit's channels at one tap, at `base` in the columns of its chunk.
 
     Adds to the gradients of the image, the offset and the mask; also stores the sample itself.
     """
@@ -62,7 +62,7 @@ def _spread_back(
     v00, v01, v10, v11 = spread(w00), spread(w01), spread(w10), spread(w11)
     none = spread(image.dtype.type(0))
     d00, d01, d10, d11 = none, none, none, none
-    whole = unit - unit % step if base % step == 0 and unit % step == 0 else 0
+    whole = unit - unit % step if base % step == 0 else 0
     below = start + pitch
     for c in range(0, whole, step):
         place = target + (base + c) // columns * block * columns + (base + c) % columns + index * columns
@@ -194,7 +194,7 @@ def _differentiate_block(
             locate(offset, mask, n, part * taps + now, now, first, count, numbers, places, weights)
             for index in range(count):
                 start = n * (height + 3) * pitch + places[index] * channels + channel
-                _spread_back(
+                spread_back(
                     image,
                     image_grad,
                     start,

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from opgauge.harness.case.case import Case
 from opgauge.harness.worker.inputs import Inputs
 from opgauge.harness.worker.verify import expect
-from opgauge.ops import ParameterError, find_op
+from opgauge.ops import FLOATS, ParameterError, find_op
 from tests.ops.attempts import case_of, complaint, inputs_of, ours, passes
 from tests.ops.deformable_conv.sampled import by_grid_sample
 from tests.ops.deformable_conv.shapes import CASES, Drawn, convolution, convolutions, scattered
@@ -74,12 +74,27 @@ def test_random_convolutions(drawn: Drawn) -> None:
         assert complaint(case, inputs, implementation) == ""
 
 
+@pytest.mark.parametrize("dtype", FLOATS)
+@pytest.mark.parametrize("op", ["deformable_conv", OP])
+@pytest.mark.parametrize(
+    ("batch", "channels", "each", "parts"),
+    [(1, 2, 1, 1), (3, 7, 1, 1), (1, 35, 3, 1), (2, 36, 2, 3), (1, 130, 1, 2), (5, 6, 2, 6), (1, 600, 1, 1)],
+)
+def test_depthwise_convolutions(batch: int, channels: int, each: int, parts: int, op: str, dtype: str) -> None:
+    """Channels that fill panels of vectors or not, several outputs of each, blocks of pixels that are full or not."""
+    shapes = (batch, channels, 13, 12), (channels * each, 1, 2, 2)
+    case = convolution(op, dtype, *shapes, mask=batch > 1, groups=channels, deformable_groups=parts)
+    assert complaint(case, scattered(case, channels), "optimized") == ""
+
+
 @pytest.mark.parametrize("implementation", ours(OP))
+@pytest.mark.parametrize("groups", [2, 4])
 @pytest.mark.parametrize("wanted", ["need_x", "need_offset", "need_filter", "need_mask"])
-def test_one_gradient_alone(implementation: str, wanted: str) -> None:
-    """Any gradient may be asked for by itself, and is then the only output."""
+def test_one_gradient_alone(implementation: str, wanted: str, groups: int) -> None:
+    """Any gradient may be asked for by itself, and is then the only output, depthwise too."""
     needs = {name: name == wanted for name in ("need_x", "need_offset", "need_filter", "need_mask")}
-    case = convolution(OP, "float32", (2, 4, 5, 4), (4, 2, 2, 3), mask=True, groups=2, deformable_groups=2, **needs)
+    shapes = (2, 4, 5, 4), (4, 4 // groups, 2, 3)
+    case = convolution(OP, "float32", *shapes, mask=True, groups=groups, deformable_groups=2, **needs)
     assert list(case.resolved.outputs) == [f"{wanted.removeprefix('need_')}_grad"]
     assert complaint(case, scattered(case, 3), implementation) == ""
 
