@@ -93,8 +93,8 @@ def test_depthwise_convolutions(batch: int, channels: int, each: int, parts: int
 def test_one_gradient_alone(implementation: str, wanted: str, groups: int) -> None:
     """Any gradient may be asked for by itself, and is then the only output, depthwise too."""
     needs = {name: name == wanted for name in ("need_x", "need_offset", "need_filter", "need_mask")}
-    shapes = (2, 4, 5, 4), (4, 4 // groups, 2, 3)
-    case = convolution(OP, "float32", *shapes, mask=True, groups=groups, deformable_groups=2, **needs)
+    x, weight = (2, 4, 5, 4), (4, 4 // groups, 2, 3)
+    case = convolution(OP, "float32", x, weight, mask=True, groups=groups, deformable_groups=2, **needs)
     assert list(case.resolved.outputs) == [f"{wanted.removeprefix('need_')}_grad"]
     assert complaint(case, scattered(case, 3), implementation) == ""
 
