@@ -1,4 +1,4 @@
-"""add_n on the CPU: NumPy's addition on one thread, Numba's kernels on several and for 16-bit floats."""
+"""add_n on the CPU by Numba."""
 
 from __future__ import annotations
 
@@ -13,9 +13,6 @@ from opgauge.ops._core.registry import kernel
 from opgauge.ops._cpu import streaming
 from opgauge.ops._cpu.threads import count
 
-FEW_HALVES = 1 << 10
-"""16-bit elements from which Numba's vectorised conversion outweighs its call: NumPy converts one by one."""
-
 
 @kernel("add_n", "optimized", "cpu", FLOATS, prepare=True)
 def add_n(*, in_0: Any, in_1: Any, out: dict[str, Any]) -> Bound:
@@ -23,14 +20,8 @@ def add_n(*, in_0: Any, in_1: Any, out: dict[str, Any]) -> Bound:
     result = out["out"]
     halves = result.dtype.itemsize < np.dtype(np.float32).itemsize
     threads = count(3 * result.nbytes, 5 * result.size if halves else result.size)
-    if result.size < FEW_HALVES if halves else threads == 1:
-        return partial(_add, in_0, in_1, result)
     from opgauge.ops._cpu.jit import storage
     from opgauge.ops.add_n import jit
 
     flat = [storage(array.reshape(-1)) for array in (in_0, in_1, result)]
     return partial((jit.add_streaming if streaming.pays(*flat) else jit.add_flat).on(threads), *flat, threads)
-
-
-def _add(in_0: Any, in_1: Any, result: Any) -> None:
-    np.add(in_0, in_1, out=result)

@@ -28,13 +28,13 @@ def dot(*, x: Any, y: Any, out: dict[str, Any]) -> Bound:
     from opgauge.ops.dot import jit
 
     length = x.shape[-1]
-    if length == 1:
-        return np.errstate(all="ignore")(bind(np.multiply, x.reshape(-1), y.reshape(-1), out=result.reshape(-1)))
     first, second = storage(x).reshape(-1, length), storage(y).reshape(-1, length)
     target = storage(result).reshape(-1)
     sum_dtype = accumulator(x)
     wide = {"f": np.float64, "c": np.complex128}.get(sum_dtype.kind, sum_dtype)
     threads = count(2 * x.nbytes, x.size * (6 if x.dtype.itemsize == 2 else 2))
+    if length == 1:
+        return bind(jit.dot_of_elements.on(threads), first.reshape(-1), second.reshape(-1), target, threads)
     if length <= SHORT:
         function = jit.dot_of_short_rows.on(threads)
         return bind(function, first, second, target, sum_dtype.type(0), PIECES * threads)

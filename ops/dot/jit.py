@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 from numba import njit, prange
 
 from opgauge.ops._cpu.jit import INNER, narrow, widen
 from opgauge.ops._cpu.threads import parallel
+
+uintp = np.uintp
 
 
 @njit(fastmath={"reassoc", "contract", "nsz"}, **INNER)
@@ -32,6 +35,19 @@ def dot_of_rows(x: Any, y: Any, out: Any, partial: Any, zero: Any) -> None:
         for block in range(1, blocks):
             total += partial[row, block]
         out[row] = narrow(total, out[row])
+
+
+@njit(**INNER)
+def _multiply(x: Any, y: Any, out: Any, start: int, end: int) -> None:
+    for index in range(uintp(start), uintp(end)):
+        out[index] = narrow(widen(x[index]) * widen(y[index]), out[index])
+
+
+@parallel(error_model="numpy")
+def dot_of_elements(x: Any, y: Any, out: Any, pieces: int) -> None:
+    """Products of flat x and y: rows of one element, in one piece per thread."""
+    for piece in prange(pieces):
+        _multiply(x, y, out, out.size * piece // pieces, out.size * (piece + 1) // pieces)
 
 
 @parallel(error_model="numpy")
