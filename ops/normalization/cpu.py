@@ -32,6 +32,8 @@ SHORT, LEAST_IMAGES = 16, 2
 """Channels first: most elements of a channel that are columns, so that loops are long, and fewest images of them."""
 SHORT_GIVEN, MANY_IMAGES = 64, 16
 """The same if the statistics are given, and a column's numbers serve many images."""
+CHANNEL_NS, SEGMENT_NS, COLUMNS_NS, COLUMN_NS = 40, 35, 6500, 9
+"""Overhead of training by rows, per channel and per channel of each image, and by columns, in all and per column."""
 _CHANNELS_PER_THREAD = 4
 """Channels per thread from which each thread takes whole channels, which its cache holds; fewer divide unevenly."""
 
@@ -59,7 +61,7 @@ def normalization(
     axis %= x.ndim
     channels, post = x.shape[axis], prod(x.shape[axis + 1 :])
     wide, n, period = gamma.dtype, x.size // channels, channels * post
-    columns = _are_columns(x.size // period, post, training=training)
+    columns = _are_columns(x.size // period, channels, post, training=training)
     repeats = _repeats(x.size // period, period) if columns else 1
     line = repeats * period if columns else post
     channel_of = np.tile(np.repeat(np.arange(channels), post), repeats) if repeats * post > 1 and columns else None
@@ -74,9 +76,9 @@ def normalization(
         return lambda: apply(moving_mean, gamma / np.sqrt(moving_variance + small))
     mean, inverse, variance = out["mean"], out["inv_variance"], np.empty(channels, wide)
     moments = (mean, variance) if channel_of is None else np.empty((2, channel_of.size), wide)
-    leads = np.arange(channels) if channel_of is None else channel_of * post
+    leads = np.empty(0, np.intp) if channel_of is None else channel_of * post
     chunks = _CHUNKS.cap(max(min(threads, len(given)), len(given) // jit.DEPTH)) if columns else 1
-    sums = np.empty((chunks, leads.size))
+    sums = np.empty((chunks, moments[0].size))
     by_channel = partial(jit.train_rows.on(threads), given, gamma, beta, small, addend, y, mean, variance, inverse)
 
     def by_pass() -> None:
@@ -134,13 +136,16 @@ def _run_and_move(
         target[...] = momentum * old + (1 - momentum) * new
 
 
-def _are_columns(images: int, post: int, *, training: bool) -> bool:
+def _are_columns(images: int, channels: int, post: int, *, training: bool) -> bool:
     """Whether each of a channel's `post` elements is a column, with as many rows as images."""
     if post == 1:
         return True
     if not training and images >= MANY_IMAGES:
         return post <= SHORT_GIVEN
-    return post <= SHORT and images >= LEAST_IMAGES
+    if post > SHORT or images < LEAST_IMAGES:
+        return False
+    rows_ns = channels * (CHANNEL_NS + SEGMENT_NS * images)
+    return not training or COLUMNS_NS + COLUMN_NS * channels * post < rows_ns
 
 
 def _repeats(rows: int, columns: int) -> int:

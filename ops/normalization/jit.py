@@ -114,13 +114,17 @@ def apply_to_rows(x: Any, mean: Any, scale: Any, shift: Any, addend: Any, y: Any
 
 @njit(**INNER)
 def _add_rows(partial: Any, divisor: Any, total: Any, leads: Any) -> None:
-    """Sums of each channel, over `divisor`, to all of its columns; leads: the first column of each one's channel.
+    """Sums of each channel, over `divisor`, to all of its columns; leads as in `moments_of_columns`.
 
     Serial, as np.sum in a parallel function would start threads for each column.
     """
     for row in range(1, partial.shape[0]):
-        for column in range(total.size):
-            partial[0, column] += partial[row, column]
+        for column in range(uintp(total.size)):
+            partial[0, column] += partial[uintp(row), column]
+    if leads.size == 0:
+        for column in range(uintp(total.size)):
+            total[column] = partial[0, column] / divisor
+        return
     for column in range(total.size):
         if leads[column] != column:
             partial[0, leads[column]] += partial[0, column]
@@ -178,8 +182,8 @@ def _add_squares(x: Any, first: int, end: int, mean: Any, chunk: int, partial: A
 def moments_of_columns(x: Any, rest: Any, mean: Any, variance: Any, partial: Any, leads: Any, size: int) -> None:
     """Mean and biased variance of each column of (rows, columns), two passes; partial (chunks, columns), float64.
 
-    Columns of one channel, `size` elements in all, have the same moments; leads: the first of them. rest: a last row
-    with fewer columns, (1, n), or empty.
+    Columns of one channel, `size` elements in all, have the same moments; leads: the first of them, empty if each
+    column is a channel. rest: a last row with fewer columns, (1, n), or empty.
     """
     rows, chunks = x.shape[0], partial.shape[0]
     count = np.float64(size)
