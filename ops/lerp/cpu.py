@@ -17,6 +17,9 @@ from opgauge.ops._core.registry import kernel
 from opgauge.ops._cpu import streaming
 from opgauge.ops._cpu.threads import count
 
+LONGER, LEAST_TERMS = 2, 8
+"""Weights are repeated for all of a gradient's elements if its lines are then this many times longer, and each is the
+sum of this many terms or more."""
 SHARES = 4
 """Results per thread from which threads divide the results, not the summed axes."""
 
@@ -99,6 +102,16 @@ def _sum(arrays: tuple[Any, ...], gradient: Shape, full: Shape, weight: Shape, t
 
     kept, summed, line, is_kept = _layout(full, gradient, weight)
     steps: list[Bound] = []
+    dense = (1,) * (len(full) - len(gradient)) + tuple(gradient)
+    given = (1,) * (len(full) - len(weight)) + tuple(weight)
+    fits = all(length in {1, kept_length} for length, kept_length in zip(given, dense, strict=True))
+    if arrays[1].size and fits and prod(gradient) * LEAST_TERMS <= prod(full):
+        longer = _layout(full, gradient, gradient)
+        if longer[2].length >= LONGER * line.length:
+            repeated = np.empty(dense, arrays[1].dtype)
+            steps.append(partial(np.copyto, repeated, arrays[1].reshape(given)))
+            arrays = (arrays[0], repeated.reshape(-1), *arrays[2:])
+            kept, summed, line, is_kept = longer
     if is_kept:
         size = arrays[1].size
         summed, line = _in_longer_lines(summed, line, is_same=size == line.length)

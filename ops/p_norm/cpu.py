@@ -26,6 +26,8 @@ BLOCK = 1 << 12
 """Elements summed without widening: bounds the error of a sum, and is one task of a thread."""
 TASKS = 16
 """Tasks per thread, for load balance."""
+FEW, LEAST_GROUPS = 128, 16
+"""Maximum elements of a group of few rows and columns, and fewest groups, for which several share a loop."""
 SHORT_GRADIENT = 32
 """Maximum elements of a row, or columns, for which the gradient's norms are copied, one for each element."""
 
@@ -69,6 +71,10 @@ def _step(layout: Reduction, x: Any, y: Any, p: float) -> Bound:
     source, target = storage(x), storage(y)
     threads = count(x.nbytes, x.size * _operations(p, x))
     shape = a, r1, b, r2, c = layout.shape
+    if c > 1 and b == 1 and layout.length * c <= FEW and a >= LEAST_GROUPS:
+        sizes, pieces = (a, layout.length, c), TASKS * threads if threads > 1 else 1
+        flat = source.reshape(-1), target.reshape(-1)
+        return bind(jit.norm_of_few_rows.on(threads), *flat, sizes, pieces, mode, order)
     if c > 1:
         shape = (a, 1, 1, layout.length, c) if b == 1 else shape  # rows lie one after the other
         partial = np.empty((_parts(layout, jit.TILE), a * b, c))

@@ -14,8 +14,6 @@ from numba import njit, prange
 
 from opgauge.ops._cpu.jit import (
     INNER,
-    bits_of_double,
-    double_of_bits,
     magnitude,
     magnitude_nan_first,
     narrow,
@@ -26,6 +24,7 @@ from opgauge.ops._cpu.jit import (
     widen,
 )
 from opgauge.ops._cpu.threads import parallel
+from opgauge.ops.p_norm.jit_root import cube_root, root
 
 ABS, SQUARE, CUBE, POWER, COUNT, LARGEST, SMALLEST = range(7)
 SUMS = {"reassoc", "contract", "nsz"}
@@ -33,10 +32,10 @@ TILE = 256
 """Columns that a thread takes at a time: their sums stay in the first-level cache."""
 NARROW, LEAST_RUNS = 64, 4
 """Maximum columns of which several rows are summed in one vector loop, and the least number of such loops."""
+FEW_AT_ONCE = 1 << 10
+"""Elements of several groups of few rows and columns that are raised to the order in one loop."""
 DEPTH = 64
 """Rows that a column is summed over before the sum is widened."""
-GUESS = int(1363.9332 * 2**52)
-"""Initial guess of x^(-1/3): this minus a third of the bits of x, 3 % off at most."""
 
 
 @njit(fastmath=SUMS, **INNER)
@@ -143,42 +142,22 @@ def _merge(total: Any, part: Any, mode: int) -> Any:
     return total + part
 
 
-@njit(error_model="numpy")
-def _cube_root(x: Any) -> Any:
-    """Cube root of a non-negative float64, to a few units, without division and branches, so that loops vectorise.
-
-    x^(-1/3) is guessed from the bits of x, and improved by the residual 1 - x guess^3.
-    """
-    bits = bits_of_double(x)
-    third = (bits >> 2) + (bits >> 4)
-    third += third >> 4
-    third += third >> 8
-    guess = double_of_bits(GUESS - third)
-    for _ in range(3):
-        error = 1.0 - x * guess * guess * guess
-        guess += guess * error * (1 / 3 + 2 / 9 * error)
-    return x if x == np.inf else x * guess * guess
-
-
 @njit(**INNER)
-def _finish(total: Any, mode: int, p: Any) -> Any:
+def _finish_all(sums: Any, y: Any, mode: int, p: Any) -> None:
+    """The norms of sums, or what was picked; one loop for each mode, so that it vectorises."""
+    count = np.uint64(y.size)
     if mode == SQUARE:
-        return np.sqrt(total)
-    if mode == CUBE:
-        return _cube_root(total)
-    if mode == POWER:
-        return total ** (1.0 / np.float64(p))
-    return total
-
-
-@njit(**INNER)
-def _finish_rows(sums: Any, y: Any, mode: int, p: Any) -> None:
-    if mode == CUBE:
-        for row in range(y.size):
-            y[row] = narrow(_cube_root(sums[row]), y[row])
+        for row in range(count):
+            y[row] = narrow(np.sqrt(sums[row]), y[row])
+    elif mode == CUBE:
+        for row in range(count):
+            y[row] = narrow(cube_root(sums[row]), y[row])
+    elif mode == POWER:
+        for row in range(count):
+            y[row] = narrow(root(sums[row], p), y[row])
     else:
-        for row in range(y.size):
-            y[row] = narrow(_finish(sums[row], mode, p), y[row])
+        for row in range(count):
+            y[row] = narrow(sums[row], y[row])
 
 
 @parallel(error_model="numpy")
@@ -195,14 +174,15 @@ def norm_rows(x: Any, y: Any, partial: Any, chunks: int, mode: int, p: Any) -> N
         columns = length * block // blocks, length * (block + 1) // blocks
         _reduce_rows(x, (row, row + end - begin), columns, flat[begin:end], mode, p)
         if parts == 1:
-            _finish_rows(flat[begin:end], y[begin:end], mode, p)
+            _finish_all(flat[begin:end], y[begin:end], mode, p)
     if parts > 1:
+        totals = np.empty(y.size)
         for slot in range(y.size):
             first = (slot // b * pieces * b + slot % b) * blocks
-            total = flat[first]
+            totals[slot] = flat[first]
             for other in range(1, parts):
-                total = _merge(total, flat[first + other // blocks * b * blocks + other % blocks], mode)
-            y[slot] = narrow(_finish(total, mode, p), y[slot])
+                totals[slot] = _merge(totals[slot], flat[first + other // blocks * b * blocks + other % blocks], mode)
+        _finish_all(totals, y, mode, p)
 
 
 @njit(**INNER)
@@ -277,11 +257,10 @@ def _norm_tile(x: Any, partial: Any, start: Any, shape: Any, task: int, mode: in
 
 @njit(**INNER)
 def _merge_parts(partial: Any, y: Any, slot: int, mode: int, p: Any) -> None:
-    for k in range(y.shape[1]):
-        total = partial[0, slot, k]
-        for part in range(1, partial.shape[0]):
-            total = _merge(total, partial[part, slot, k], mode)
-        y[slot, k] = narrow(_finish(total, mode, p), y[slot, k])
+    for part in range(1, partial.shape[0]):
+        for k in range(y.shape[1]):
+            partial[0, slot, k] = _merge(partial[0, slot, k], partial[part, slot, k], mode)
+    _finish_all(partial[0, slot], y[slot], mode, p)
 
 
 @parallel(error_model="numpy")
@@ -292,3 +271,55 @@ def norm_columns(x: Any, y: Any, partial: Any, start: Any, shape: Any, mode: int
         _norm_tile(x, partial, start, shape, np.int64(task), mode, p)
     for slot in prange(y.shape[0]):
         _merge_parts(partial, y, np.int64(slot), mode, p)
+
+
+@njit(**INNER)
+def _write_terms(x: Any, first: int, terms: Any, mode: int, p: Any) -> None:
+    """What is summed or picked, of the elements of flat x from `first` on."""
+    start, count = np.uint64(first), np.uint64(terms.size)
+    if mode == SQUARE:
+        for index in range(count):
+            terms[index] = _term(widen(x[start + index]), SQUARE, p)
+    elif mode == CUBE:
+        for index in range(count):
+            terms[index] = _term(widen(x[start + index]), CUBE, p)
+    elif mode == POWER:
+        for index in range(count):
+            terms[index] = _term(widen(x[start + index]), POWER, p)
+    elif mode == COUNT:
+        for index in range(count):
+            terms[index] = widen(x[start + index]) != 0
+    else:
+        for index in range(count):
+            terms[index] = abs(widen(x[start + index]))
+
+
+@njit(**INNER)
+def _merge_terms(terms: Any, length: int, c: int, sums: Any, mode: int) -> None:
+    """Sums of terms (a, length, c), or what is picked, into flat sums (a c)."""
+    for result in range(sums.size):
+        at = result // c * length * c + result % c
+        total = terms[at]
+        if mode <= COUNT:
+            for row in range(1, length):
+                total += terms[at + row * c]
+        else:
+            for row in range(1, length):
+                total = _merge(total, terms[at + row * c], mode)
+        sums[result] = total
+
+
+@parallel(error_model="numpy")
+def norm_of_few_rows(x: Any, y: Any, sizes: Any, pieces: int, mode: int, p: Any) -> None:
+    """Norms of flat x (a, length, c) into flat y (a, c), of few elements each, in `pieces`. sizes: a, length, c."""
+    a, length, c = sizes
+    each = max(1, FEW_AT_ONCE // (length * c))
+    for piece in prange(pieces):
+        terms, sums = np.empty(each * length * c, type(p)), np.empty(each * c)
+        begin, last = a * np.int64(piece) // pieces, a * (np.int64(piece) + 1) // pieces
+        for first in range(begin, last, each):
+            end = min(first + each, last)
+            some, results = terms[: (end - first) * length * c], sums[: (end - first) * c]
+            _write_terms(x, first * length * c, some, mode, p)
+            _merge_terms(some, length, c, results, mode)
+            _finish_all(results, y[first * c : end * c], mode, p)

@@ -95,6 +95,10 @@ def test_gradients_are_summed_to_their_input(implementation: str, x: Shape, y: S
         ((1, 5), (1021, 5), (1, 5)),
         ((6, 1, 5), (6, 100, 5), (5,)),
         ((6, 1, 5), (6, 100, 5), (6, 1, 5)),
+        ((2, 2, 5), (70, 2, 2, 5), (5,)),
+        ((4, 5), (70, 4, 5), (1, 4, 1)),
+        ((3, 1, 4), (3, 90, 1), (1, 1, 4)),
+        ((2, 3, 1, 4), (2, 3, 50, 4), (3, 1, 1)),
     ],
 )
 def test_gradients_of_short_lines_on_the_cpu(x: Shape, y: Shape, weight: Shape) -> None:

@@ -54,7 +54,9 @@ def test_any_problem(op: str, implementation: str, problem: Any, porder: Any, dt
 
 
 @pytest.mark.parametrize("porder", [-inf, 0.0, 1.0, 2.5, inf])
-@pytest.mark.parametrize("shape", [(3, 700, 3), (1, 401, 7), (2, 6, 5), (2, 300, 64), (2, 300, 65)])
+@pytest.mark.parametrize(
+    "shape", [(3, 700, 3), (1, 401, 7), (2, 6, 5), (2, 300, 64), (2, 300, 65), (16, 3, 5), (700, 2, 64), (2001, 7, 3)]
+)
 def test_narrow_columns(shape: tuple[int, ...], porder: float) -> None:
     """Several rows are added at a time: whole runs and rests, few rows and many, columns that fit and do not."""
     for dtype in drawn_of("p_norm", FLOATS):

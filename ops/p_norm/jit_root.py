@@ -1,0 +1,80 @@
+"""Roots of sums in float64, without branches, so that loops over them vectorise."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numba import njit, types
+from numba.extending import overload
+
+from opgauge.ops._cpu.jit import bits_of_double, double_of_bits
+
+GUESS = int(1363.9332 * 2**52)
+"""Initial guess of x^(-1/3): this minus a third of the bits of x, 3 % off at most."""
+HALF_ROOT = 0x3FE6A09E667F3BCD
+"""Bits of the square root of 1/2."""
+ROUNDER = 1.5 * 2.0**52
+"""Added to a float64 it leaves the nearest integer in the low bits."""
+# log2((1 + s) / (1 - s)) = s L(s^2) for |s| <= 3 - 2 sqrt(2), relative error 7e-10
+L0, L1, L2, L3 = 2.885390079803, 0.961798838803, 0.576715185940, 0.431717698843
+"""Coefficients of L."""
+# 2^f = 1 + f E(f) for |f| <= 1/2, relative error 5e-9
+E0, E1, E2 = 0.693147188026, 0.240226507606, 0.055503571142
+E3, E4, E5 = 0.009618082557, 0.001339086336, 0.000154531629
+"""Coefficients of E."""
+
+
+@njit(error_model="numpy")
+def cube_root(x: Any) -> Any:
+    """Cube root of a non-negative float64, to a few units, without division and branches, so that loops vectorise.
+
+    x^(-1/3) is guessed from the bits of x, and improved by the residual 1 - x guess^3.
+    """
+    bits = bits_of_double(x)
+    third = (bits >> 2) + (bits >> 4)
+    third += third >> 4
+    third += third >> 8
+    guess = double_of_bits(GUESS - third)
+    for _ in range(3):
+        error = 1.0 - x * guess * guess * guess
+        guess += guess * error * (1 / 3 + 2 / 9 * error)
+    return x if x == np.inf else x * guess * guess
+
+
+@njit(error_model="numpy")
+def root_of_double(x: Any, p: Any) -> Any:
+    """Root x^(1/p) of a non-negative float64 that is 0 or normal, for a result in float32: relative error 1e-8."""
+    bits = bits_of_double(x)
+    exponent = np.int64(np.uint64(bits - HALF_ROOT + (1024 << 52)) >> np.uint64(52)) - 1024
+    mantissa = double_of_bits(bits - (exponent << 52))  # in [sqrt 1/2, sqrt 2)
+    e = double_of_bits((exponent + 1024) | (0x433 << 52)) - (2.0**52 + 1024)
+    s = (mantissa - 1) / (mantissa + 1)
+    z = s * s
+    wanted = (e + s * (L0 + z * (L1 + z * (L2 + z * L3)))) / np.float64(p)
+    wanted = min(max(wanted, -1000.0), 1000.0)
+    shifted = wanted + ROUNDER
+    f = wanted - (shifted - ROUNDER)
+    value = 1 + f * (E0 + f * (E1 + f * (E2 + f * (E3 + f * (E4 + f * E5)))))
+    value *= double_of_bits((bits_of_double(shifted) - bits_of_double(ROUNDER) + 1023) << 52)
+    at_zero, at_infinity = (0.0, np.inf) if p > 0 else (np.inf, 0.0)
+    value = at_zero if x == 0 else value
+    value = at_infinity if x == np.inf else value
+    return x if x != x else value  # noqa: PLR0124  true for NaN
+
+
+def root(x: Any, p: Any) -> Any:
+    """Root x^(1/p) for x >= 0: the library's for a float64 p, `root_of_double` for float32."""
+    return x ** (1 / p)
+
+
+@overload(root, inline="always")
+def _choose_root(x: Any, p: Any) -> Any:
+    def exact(x: Any, p: Any) -> Any:
+        return x ** (1.0 / p)
+
+    def in_vectors(x: Any, p: Any) -> Any:
+        return root_of_double(x, p)
+
+    del x
+    return exact if p == types.float64 else in_vectors
