@@ -6,6 +6,7 @@ product by BLAS, then one fused pass over the result while it is in cache.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from math import prod
 from typing import Any
 
@@ -16,7 +17,14 @@ from opgauge.ops._core.kernel import Bound
 from opgauge.ops._core.registry import kernel
 from opgauge.ops._cpu.threads import count
 from opgauge.ops._cpu.tile import PRODUCT_SPEED, scratch, widened
-from opgauge.ops.conv_data_grad.cpu_columns import FEW_PIXELS, MANY_PIXELS, Tensors, by_columns, share_products
+from opgauge.ops.conv_data_grad.cpu_columns import (
+    FEW_PIXELS,
+    MANY_PIXELS,
+    Tensors,
+    by_columns,
+    links_of,
+    share_products,
+)
 from opgauge.ops.conv_data_grad.op import ConvDataGradParams, ConvGeometry, geometry, three
 
 HALF_BYTES = 2
@@ -27,16 +35,16 @@ BLOCK, WIDTH = 96, 128
 TASKS = 4
 """Minimum tasks per thread."""
 PACKED_AT_ONCE = 8
-MOST_PRODUCTS, FEWEST_GROUPS = 32, 8
-"""Channels of dx times channels of dy per group up to which multiply-adds tap by tap beat a matrix product;
-groups from which vectors over groups pay."""
+MOST_PRODUCTS, FEW_PRODUCTS, FEWEST_GROUPS = 32, 9, 8
+"""Channels of dx times channels of dy per group up to which multiply-adds tap by tap beat a matrix product, the same of
+a single group whose taps are dense, and groups from which vectors over groups pay."""
 FEWEST_SHARING = 4
 """Channels of dx per group from which a product per group is faster than a loop per channel, for small 1x1 images."""
 PADDED_BYTES = 1 << 20
 """Maximum size of slices with margins, of which each tap is one loop: they fit the second-level cache."""
-MOST_WASTE, FOLD_PRODUCTS = 1.3, 40
-"""Products of tiles per product that counts up to which they are faster than columns; products in the time of which an
-element of the columns is folded."""
+MOST_WASTE, LIBRARY_PRODUCTS, FOLD_PRODUCTS = 1.3, (0.86, 1.42), (91, 112)
+"""Products of tiles per product that counts up to which they are preferred; products of tiles in the time of one by
+BLAS, and in the time in which an element of its columns is folded, both with channels first and last."""
 
 
 @kernel("conv_data_grad", "optimized", "cpu", FLOATS, prepare=True)
@@ -53,7 +61,9 @@ def conv_data_grad(
     found = geometry(x_like.shape, filter.shape, ConvDataGradParams(**options))
     wide = np.dtype(np.float32) if dy.dtype.itemsize == HALF_BYTES else dy.dtype
     tensors = Tensors(dy, filter, out["dx"], add_to_output, wide)
-    if dy.size and filter.size and found.groups == 1 and _fills_tiles(found, wide):
+    if found.channels == found.out_channels == 1:  # both layouts are the same
+        found = replace(found, channels_last=False)
+    if dy.size and filter.size and found.groups == 1 and not _small_groups(found) and _fills_tiles(found, wide):
         return (_by_pixels if found.is_pointwise and not found.channels_last else _by_rows)(found, tensors)
     if dy.size and filter.size and _small_groups(found):
         return _directly(found, tensors)
@@ -66,9 +76,12 @@ def _fills_tiles(found: ConvGeometry, wide: Any) -> bool:
 
     if {*found.strides} != {1} or (found.is_pointwise and share_products(found)):
         return False
-    columns, fold = tile_columns(np.empty(0, wide)), 0 if found.is_pointwise else FOLD_PRODUCTS
+    columns = tile_columns(np.empty(0, wide))
     computed = prod(found.size) * -(-found.channels // columns) * columns
-    return bool(computed <= MOST_WASTE * (1 + fold / found.out_channels) * prod(found.out_size) * found.channels)
+    last, worth = found.channels_last, MOST_WASTE
+    if not found.is_pointwise:
+        worth = max(worth, LIBRARY_PRODUCTS[last] + FOLD_PRODUCTS[last] / found.out_channels)
+    return bool(computed <= worth * prod(found.out_size) * found.channels)
 
 
 def _small_groups(found: ConvGeometry) -> bool:
@@ -80,8 +93,20 @@ def _small_groups(found: ConvGeometry) -> bool:
     few = MANY_PIXELS if per_group >= FEWEST_SHARING else FEW_PIXELS
     if share_products(found) or (found.is_pointwise and prod(found.out_size) < few):
         return False
+    if found.groups == 1:
+        return not found.channels_last and _is_thin(found)
     fewest = FEWEST_GROUPS if found.channels_last else 2
     return found.groups >= fewest and per_group * group_outs <= MOST_PRODUCTS
+
+
+def _is_thin(found: ConvGeometry) -> bool:
+    """Whether a convolution without groups has so few channels, and so many outputs, that loops along rows pay."""
+    if prod(found.out_size) < prod(found.kernel):
+        return False
+    products = found.channels * found.out_channels
+    if {*found.strides} == {1} and not found.is_pointwise:
+        return products <= FEW_PRODUCTS
+    return products == 1 and links_of(found) is None
 
 
 def _threads(found: ConvGeometry, tensors: Tensors, speed: int) -> int:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from opgauge.ops import ShapeError
+from opgauge.ops import FLOATS, ShapeError
 from opgauge.ops.conv_data_grad import cpu, cpu_columns
 from opgauge.ops.conv_data_grad.cpu_columns import FEW_PIXELS, images_at_once
 from opgauge.ops.conv_data_grad.op import ConvDataGradParams, geometry
@@ -29,6 +29,26 @@ def test_threads_share_no_scratch(monkeypatch: pytest.MonkeyPatch, layout: str) 
     monkeypatch.setattr(cpu, "count", lambda *_: 2)
     for made in GROUPED:
         case = made.case("float32", layout)
+        assert complaint(case, inputs_of(case), "optimized") == ""
+
+
+THIN = (
+    Convolution((3, 1, 9, 11), (1, 1, 3, 2), add=True, params={"padding_before": 1}),
+    Convolution((3, 1, 17, 19), (1, 1, 2, 2), params={"strides": (2, 2)}),
+    Convolution((2, 3, 12, 8), (3, 3, 3, 3), add=True, params={"padding_before": (2, 1), "dilation_rate": (2, 1)}),
+    Convolution((2, 2, 40), (4, 2, 5), params={"padding_before": 2}),
+    Convolution((2, 1, 5, 6, 7), (9, 1, 2, 3, 1), params={"padding_before": (1, 0, 0)}),
+    Convolution((2, 1, 6, 9), (1, 1, 1, 1), add=True),
+    Convolution((2, 1, 7, 8), (1, 1, 6, 8)),
+)
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("made", THIN)
+def test_few_channels_without_groups(made: Convolution, layout: str) -> None:
+    """One channel, the same in both layouts, or few; strides, dilation, margins, a filter of the image's size."""
+    for dtype in drawn_of("conv_data_grad", FLOATS):
+        case = made.case(dtype, layout)
         assert complaint(case, inputs_of(case), "optimized") == ""
 
 
