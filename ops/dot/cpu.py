@@ -14,8 +14,8 @@ from opgauge.ops.dot.op import DTYPES
 
 BLOCK = 1 << 12
 """Products per block sum in the accumulating dtype; block sums are added in a wider one."""
-SHORT, PIECES = 32, 8
-"""Maximum row length that needs no function of its own, and parts of such rows per thread."""
+PIECES = 8
+"""Parts of the rows per thread."""
 
 
 @kernel("dot", "optimized", "cpu", DTYPES, prepare=True)
@@ -35,8 +35,8 @@ def dot(*, x: Any, y: Any, out: dict[str, Any]) -> Bound:
     threads = count(2 * x.nbytes, x.size * (6 if x.dtype.itemsize == 2 else 2))
     if length == 1:
         return bind(jit.dot_of_elements.on(threads), first.reshape(-1), second.reshape(-1), target, threads)
-    if length <= SHORT:
-        function = jit.dot_of_short_rows.on(threads)
-        return bind(function, first, second, target, sum_dtype.type(0), PIECES * threads)
+    if length <= BLOCK:
+        pieces = PIECES * threads if threads > 1 else 1
+        return bind(jit.dot_of_rows.on(threads), first, second, target, sum_dtype.type(0), pieces)
     partial = np.empty((first.shape[0], -(-length // BLOCK)), wide)
-    return bind(jit.dot_of_rows.on(threads), first, second, target, partial, sum_dtype.type(0))
+    return bind(jit.dot_of_long_rows.on(threads), first, second, target, partial, sum_dtype.type(0))

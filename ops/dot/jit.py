@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from numba import njit, prange
 
-from opgauge.ops._cpu.jit import INNER, narrow, widen
+from opgauge.ops._cpu.jit import INNER, narrow, whole_registers, widen
 from opgauge.ops._cpu.threads import parallel
 
 uintp = np.uintp
@@ -22,8 +22,8 @@ def _sum(x: Any, y: Any, zero: Any) -> Any:
 
 
 @parallel(error_model="numpy")
-def dot_of_rows(x: Any, y: Any, out: Any, partial: Any, zero: Any) -> None:
-    """Dot products of x and y (rows, length) into out (rows,); partial (rows, blocks) in a dtype without loss."""
+def dot_of_long_rows(x: Any, y: Any, out: Any, partial: Any, zero: Any) -> None:
+    """Like `dot_of_rows`, each row by several threads; partial (rows, blocks) in a dtype without loss."""
     rows, length = x.shape
     blocks = partial.shape[1]
     for task in prange(rows * blocks):
@@ -50,13 +50,20 @@ def dot_of_elements(x: Any, y: Any, out: Any, pieces: int) -> None:
         _multiply(x, y, out, out.size * piece // pieces, out.size * (piece + 1) // pieces)
 
 
+@njit(fastmath={"reassoc", "contract", "nsz"}, **INNER)
+def _dot_rows(x: Any, y: Any, begin: int, end: int, zero: Any, out: Any) -> None:
+    """Rows from `begin` to `end`: a call for each would cost more than a short row."""
+    whole_registers()
+    for row in range(uintp(begin), uintp(end)):
+        total = zero
+        for index in range(uintp(x.shape[1])):
+            total += widen(x[row, index]) * widen(y[row, index])
+        out[row] = narrow(total, out[row])
+
+
 @parallel(error_model="numpy")
-def dot_of_short_rows(x: Any, y: Any, out: Any, zero: Any, pieces: int) -> None:
-    """Like `dot_of_rows`, for rows of a single block, in `pieces` of many rows each."""
-    rows, length = x.shape
+def dot_of_rows(x: Any, y: Any, out: Any, zero: Any, pieces: int) -> None:
+    """Dot products of x and y (rows, length) into out (rows,), of a single block each, in `pieces` of many rows."""
+    rows = x.shape[0]
     for piece in prange(pieces):
-        for row in range(rows * piece // pieces, rows * (piece + 1) // pieces):
-            total = zero
-            for index in range(length):
-                total += widen(x[row, index]) * widen(y[row, index])
-            out[row] = narrow(total, out[row])
+        _dot_rows(x, y, rows * np.int64(piece) // pieces, rows * (np.int64(piece) + 1) // pieces, zero, out)

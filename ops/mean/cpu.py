@@ -68,7 +68,8 @@ def _step(layout: Reduction, x: Any, result: Any) -> Bound:
         partial = np.empty((_parts(layout, jit.TILE), a, b, c))
         return bind(jit.mean_of_columns.on(threads), columns, means, partial, zero)
     if b == 1 and layout.length <= BLOCK:
-        return bind(jit.mean_of_rows.on(threads), source.reshape(a, layout.length), target.reshape(-1), zero)
+        rows, pieces = source.reshape(a, layout.length), TASKS * threads if threads > 1 else 1
+        return bind(jit.mean_of_rows.on(threads), rows, target.reshape(-1), zero, pieces)
     pieces, length = (r1, r2) if b > 1 else (1, layout.length)
     partial = np.empty((a, b, pieces, -(-length // BLOCK)))
     return bind(jit.mean_of_pieces.on(threads), source.reshape(-1, length), target.reshape(-1), partial, zero)

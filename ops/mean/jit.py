@@ -27,12 +27,24 @@ def _sum(x: Any, row: int, first: int, end: int, zero: Any) -> Any:
     return np.float64(total)
 
 
+@njit(fastmath={"reassoc", "contract", "nsz"}, **INNER)
+def _divide_rows(x: Any, begin: int, end: int, zero: Any, out: Any) -> None:
+    """Means of the rows from `begin` to `end`: a call for each would cost more than a short row."""
+    whole_registers()
+    length = np.uint64(x.shape[1])
+    for row in range(np.uint64(begin), np.uint64(end)):
+        total = zero
+        for index in range(length):
+            total += widen(x[row, index])
+        out[row] = narrow(np.float64(total) / np.int64(length), out[row])
+
+
 @parallel(error_model="numpy")
-def mean_of_rows(x: Any, out: Any, zero: Any) -> None:
-    """Means of x (rows, length) into out (rows,)."""
-    rows, length = x.shape
-    for row in prange(rows):
-        out[row] = narrow(_sum(x, np.int64(row), 0, length, zero) / length, out[row])
+def mean_of_rows(x: Any, out: Any, zero: Any, pieces: int) -> None:
+    """Means of x (rows, length) into out (rows,), in `pieces` of many rows each."""
+    rows = x.shape[0]
+    for piece in prange(pieces):
+        _divide_rows(x, rows * np.int64(piece) // pieces, rows * (np.int64(piece) + 1) // pieces, zero, out)
 
 
 @parallel(error_model="numpy")
