@@ -67,6 +67,8 @@ def lerp_grad(*, x: Any, y: Any, dout: Any, weight: Any, need_x: bool, need_y: b
         alike = not (dx.size and dy.size) or streaming.lie_alike(dx, dy)
         function = jit.grad_streaming if alike and streaming.pays(flat, dx, dy) else jit.grad_by_number
         return partial(function.on(threads), flat, dx, dy, wide.type(weight), wide.type(1 - weight), threads)
+    if share.size == flat.size and not any(summed):
+        return partial(jit.grad_by_weights.on(threads), flat, share, dx, dy, threads)
     from opgauge.ops.lerp.jit_sums import SHORT_SCALED, Factor, scale_lines, scale_short_lines
 
     zero = wide.type(0)

@@ -187,6 +187,29 @@ def grad_by_number(dout: Any, dx: Any, dy: Any, weight: Any, rest: Any, pieces: 
 
 
 @njit(**INNER)
+def _weighted_piece(dout: Any, share: Any, dx: Any, dy: Any, start: int, end: int) -> None:
+    if dx.size and dy.size:
+        for index in range(uintp(start), uintp(end)):
+            given, weight = widen(dout[index]), widen(share[index])
+            dx[index] = narrow((type(weight)(1) - weight) * given, dx[index])
+            dy[index] = narrow(weight * given, dy[index])
+    elif dx.size:
+        for index in range(uintp(start), uintp(end)):
+            weight = widen(share[index])
+            dx[index] = narrow((type(weight)(1) - weight) * widen(dout[index]), dx[index])
+    else:
+        for index in range(uintp(start), uintp(end)):
+            dy[index] = narrow(widen(share[index]) * widen(dout[index]), dy[index])
+
+
+@parallel(error_model="numpy")
+def grad_by_weights(dout: Any, share: Any, dx: Any, dy: Any, pieces: int) -> None:
+    """Like `grad_by_number`, with a weight for each element: dx = (1 - share) dout, dy = share dout."""
+    for piece in prange(pieces):
+        _weighted_piece(dout, share, dx, dy, dout.size * piece // pieces, dout.size * (piece + 1) // pieces)
+
+
+@njit(**INNER)
 def _grad_part(dout: Any, dx: Any, dy: Any, weight: Any, rest: Any, start: int, end: int) -> None:
     held_x, held_y = held_run(dout), held_run(dout)
     first, whole = whole_runs(dx if dx.size else dy, start, end)
