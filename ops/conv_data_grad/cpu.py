@@ -40,6 +40,8 @@ MOST_PRODUCTS, FEW_PRODUCTS, FEWEST_GROUPS = 32, 9, 8
 a single group whose taps are dense, and groups from which vectors over groups pay."""
 FEWEST_SHARING = 4
 """Channels of dx per group from which a product per group is faster than a loop per channel, for small 1x1 images."""
+LEAST_CUT = 4
+"""Taps per tap that reaches dx from which the latter are copied first."""
 PADDED_BYTES = 1 << 20
 """Maximum size of slices with margins, of which each tap is one loop: they fit the second-level cache."""
 MOST_WASTE, LIBRARY_PRODUCTS, FOLD_PRODUCTS = 1.3, (0.86, 1.42), (91, 112)
@@ -61,12 +63,49 @@ def conv_data_grad(
     found = geometry(x_like.shape, filter.shape, ConvDataGradParams(**options))
     wide = np.dtype(np.float32) if dy.dtype.itemsize == HALF_BYTES else dy.dtype
     tensors = Tensors(dy, filter, out["dx"], add_to_output, wide)
+    taps = _reached_taps(found)
+    if LEAST_CUT * prod(len(kept) for kept in taps) > prod(found.kernel):
+        return _select(found, tensors)
+    cut = [slice(kept.start, kept.stop) for kept in taps]
+    part = filter[(slice(None), *cut)] if found.channels_last else filter[(slice(None), slice(None), *cut)]
+    copied = np.empty(part.shape, part.dtype)
+    padding = tuple(p - kept.start * d for p, kept, d in zip(found.padding, taps, found.dilation, strict=True))
+    smaller = replace(found, kernel=tuple(map(len, taps)), padding=padding)
+    step = _select(smaller, tensors._replace(weight=copied))
+
+    def run() -> None:
+        np.copyto(copied, part)
+        step()
+
+    return run
+
+
+def _reached_taps(found: ConvGeometry) -> list[range]:
+    """Taps of each axis without those at the ends that lie outside dx for every output, as of filters of its size."""
+    reached = []
+    for size, out, taps, stride, padding, dilation in zip(
+        found.size, found.out_size, found.kernel, found.strides, found.padding, found.dilation, strict=True
+    ):
+        inside = []
+        for tap in range(taps):
+            first = tap * dilation - padding
+            output = max(0, -(first // stride))  # the first one for which the tap is not before dx
+            if output < out and first + output * stride < size:
+                inside.append(tap)
+        start = min(inside[0], padding // dilation) if inside else 0
+        reached.append(range(start, inside[-1] + 1 if inside else taps))
+    return reached
+
+
+def _select(found: ConvGeometry, tensors: Tensors) -> Bound:
+    """The kernel for a convolution."""
     if found.channels == found.out_channels == 1:  # both layouts are the same
         found = replace(found, channels_last=False)
-    if dy.size and filter.size and found.groups == 1 and not _small_groups(found) and _fills_tiles(found, wide):
-        return (_by_pixels if found.is_pointwise and not found.channels_last else _by_rows)(found, tensors)
-    if dy.size and filter.size and _small_groups(found):
-        return _directly(found, tensors)
+    if tensors.dy.size and tensors.weight.size:
+        if found.groups == 1 and not _small_groups(found) and _fills_tiles(found, tensors.wide):
+            return (_by_pixels if found.is_pointwise and not found.channels_last else _by_rows)(found, tensors)
+        if _small_groups(found):
+            return _directly(found, tensors)
     return by_columns(found, tensors)
 
 

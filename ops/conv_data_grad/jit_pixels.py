@@ -19,9 +19,15 @@ uintp = np.uintp
 def _pack_rows(weight: Any, block: int, end: int, packed: Any) -> None:
     out_channels, channels = weight.shape
     for row in range(out_channels):
-        for channel in range(block * ROWS, end * ROWS):
-            value = widen(weight[row, channel]) if channel < channels else packed.dtype.type(0)
-            packed[(channel // ROWS * out_channels + row) * ROWS + channel % ROWS] = value
+        for now in range(block, end):
+            place, channel = uintp((now * out_channels + row) * ROWS), uintp(now * ROWS)
+            if (now + 1) * ROWS <= channels:
+                for index in range(uintp(ROWS)):
+                    packed[place + index] = widen(weight[uintp(row), channel + index])
+            else:
+                for index in range(ROWS):
+                    is_used = now * ROWS + index < channels
+                    packed[place + uintp(index)] = widen(weight[row, now * ROWS + index]) if is_used else 0
 
 
 @parallel(error_model="numpy")
