@@ -15,19 +15,33 @@ from opgauge.ops._cpu.bilinear.jit import blend, locate
 from opgauge.ops._cpu.jit import INNER, narrow, widen
 from opgauge.ops._cpu.threads import parallel
 from opgauge.ops._cpu.tile.jit import DEPTH, ROWS, multiply_tile, tile_columns
+from opgauge.ops._cpu.tile.jit_lanes import lanes_of, turn
 
 uintp = np.uintp
 """Unsigned index type, without the test for negative indices, so that loops vectorise."""
+LINE = 16
+"""Elements between rows of a filter that are transposed, so that they do not share a set of the cache."""
 
 
 @njit(**INNER)
 def _pack_panel(weight: Any, group: int, per_group: int, first: int, columns: int, packed: Any, start: int) -> None:
     _, depth, taps = weight.shape
-    for channel in range(depth):
-        for tap in range(taps):
-            place, row = start + (tap * depth + channel) * columns, group * per_group + first
-            for column in range(min(columns, per_group - first)):
-                packed[uintp(place + column)] = widen(weight[uintp(row + column), channel, tap])
+    used, size, lanes = min(columns, per_group - first), depth * taps, lanes_of(packed)
+    pitch, whole, turned = size + LINE, used - used % lanes, size - size % lanes
+    rows = np.empty(lanes * pitch, packed.dtype)
+    for column in range(0, used, lanes):
+        count = min(lanes, used - column)
+        for index in range(count):
+            row, place = uintp(group * per_group + first + column + index), uintp(index * pitch)
+            for tap in range(uintp(taps)):
+                for channel in range(uintp(depth)):
+                    rows[place + tap * uintp(depth) + channel] = widen(weight[row, channel, tap])
+        target = start + column
+        for at in range(0, turned if column < whole else 0, lanes):
+            turn(rows, at, pitch, packed, target + at * columns, columns)
+        for at in range(turned if column < whole else 0, size):
+            for index in range(count):
+                packed[uintp(target + at * columns + index)] = rows[uintp(index * pitch + at)]
 
 
 @parallel(error_model="numpy")

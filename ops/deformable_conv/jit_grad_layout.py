@@ -11,18 +11,26 @@ from opgauge.ops._cpu.jit import INNER, narrow, widen
 from opgauge.ops._cpu.threads import parallel
 from opgauge.ops._cpu.tile.jit import ROWS, tile_columns
 
+uintp = np.uintp
+"""Unsigned index type, without the test for negative indices, so that loops vectorise."""
+
 
 @njit(**INNER)
 def _pack_for_unit(
     weight: Any, group: int, per_group: int, channel: int, unit: int, tap: int, end: int, packed: Any, start: int
 ) -> None:
     columns = tile_columns(packed)
-    for now in range(tap, end):
-        for index in range(unit):
-            j = (now - tap) * unit + index
-            place = start + j // columns * per_group * columns + j % columns
-            for row in range(per_group):
-                packed[place + row * columns] = widen(weight[group * per_group + row, channel + index, now])
+    for row in range(per_group):
+        for now in range(tap, end):
+            index = 0
+            while index < unit:
+                j = (now - tap) * unit + index
+                count = min(columns - j % columns, unit - index)
+                place = uintp(start + (j // columns * per_group + row) * columns + j % columns)
+                first = uintp(channel + index)
+                for other in range(uintp(count)):
+                    packed[place + other] = widen(weight[uintp(group * per_group + row), first + other, uintp(now)])
+                index += count
 
 
 @parallel(error_model="numpy")
@@ -62,6 +70,36 @@ def collect_slopes(slopes: Any, first: int, end: int, grad: Any) -> None:
                 grad[n, part, tap, kind - first, pixel] = narrow(value, grad[n, part, tap, kind - first, pixel])
 
 
+@njit(**INNER)
+def _collect_row(
+    filter_sums: Any,
+    shares: int,
+    size: int,
+    start: int,
+    pitch: int,
+    first: int,
+    unit: int,
+    grad: Any,
+    row: int,
+    taps: Any,
+) -> None:
+    """Taps of one output channel for the channels of a unit; pitch: between panels. taps: first and end."""
+    columns, tap, end = tile_columns(filter_sums), taps[0], taps[1]
+    for now in range(tap, end):
+        index = 0
+        while index < unit:
+            j = (now - tap) * unit + index
+            count = min(columns - j % columns, unit - index)
+            place, channel = uintp(start + j // columns * pitch + j % columns), uintp(first + index)
+            for other in range(uintp(count)):
+                value = filter_sums[place + other]
+                for share in range(1, shares):
+                    value += filter_sums[uintp(share * size) + place + other]
+                where = channel + other
+                grad[uintp(row), where, uintp(now)] = narrow(value, grad[uintp(row), where, uintp(now)])
+            index += count
+
+
 @parallel(error_model="numpy")
 def collect_filter(filter_sums: Any, shares: int, unit: int, at_once: int, groups: int, grad: Any) -> None:
     """Sum over the shares, transposed to (Co, C / groups, taps)."""
@@ -69,16 +107,11 @@ def collect_filter(filter_sums: Any, shares: int, unit: int, at_once: int, group
     per_group, columns, chunks = out_channels // groups, tile_columns(filter_sums), -(-taps // at_once)
     rows, panels = -(-per_group // ROWS) * ROWS, -(-at_once * unit // columns)
     size = filter_sums.size // shares
-    for task in prange(groups * depth):
-        group, channel = task // depth, task % depth
-        owner, inside = task // unit, task % unit
-        for tap in range(taps):
-            j = tap % at_once * unit + inside
-            panel = (owner * chunks + tap // at_once) * panels + j // columns
-            place = np.uintp(panel * rows * columns + j % columns)
-            for row in range(np.uintp(per_group)):
-                value = filter_sums[place + row * np.uintp(columns)]
-                for share in range(1, shares):
-                    value += filter_sums[np.uintp(share * size) + place + row * np.uintp(columns)]
-                out_channel = np.uintp(group * per_group) + row
-                grad[out_channel, channel, tap] = narrow(value, grad[out_channel, channel, tap])
+    for task in prange(out_channels):
+        group, row = np.int64(task) // per_group, np.int64(task) % per_group
+        for first in range(0, depth, unit):
+            owner = (group * depth + first) // unit
+            for chunk in range(chunks):
+                start = ((owner * chunks + chunk) * panels * rows + row) * columns
+                span = (chunk * at_once, min((chunk + 1) * at_once, taps))
+                _collect_row(filter_sums, shares, size, start, rows * columns, first, unit, grad, np.int64(task), span)

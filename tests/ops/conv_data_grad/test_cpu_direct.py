@@ -52,6 +52,44 @@ def test_few_channels_without_groups(made: Convolution, layout: str) -> None:
         assert complaint(case, inputs_of(case), "optimized") == ""
 
 
+CUT = (
+    Convolution((2, 6, 1, 1), (4, 6, 3, 3), add=True, params={"padding_before": 1}),
+    Convolution((2, 6, 1, 3), (4, 6, 5, 3), params={"padding_before": (2, 1), "strides": 2}),
+    Convolution((2, 8, 1, 2), (8, 2, 5, 9), params={"padding_before": (2, 8), "dilation_rate": (1, 2), "groups": 4}),
+    Convolution((3, 9, 1, 1, 2), (9, 1, 5, 5, 3), params={"padding_before": (2, 4, 2), "groups": 9}),
+    Convolution((2, 3, 2), (5, 3, 9), params={"padding_before": 13, "dilation_rate": 3, "strides": 4}),
+)
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("made", CUT)
+def test_taps_outside_the_image_do_not_matter(made: Convolution, layout: str) -> None:
+    """Filters larger than their image, at any padding, stride and dilation."""
+    for dtype in drawn_of("conv_data_grad", FLOATS):
+        case = made.case(dtype, layout)
+        assert complaint(case, inputs_of(case), "optimized") == ""
+
+
+def test_taps_that_reach_the_image() -> None:
+    """As counted one by one, but that the padding stays positive."""
+    rng = np.random.default_rng(5)
+    for _ in range(300):
+        size, taps, stride, dilation = (int(rng.integers(1, end)) for end in (6, 8, 4, 4))
+        padding = int(rng.integers(0, dilation * (taps - 1) + 1))
+        params = ConvDataGradParams(strides=stride, padding_before=padding, dilation_rate=dilation)
+        try:
+            found = geometry((1, 1, size), (1, 1, taps), params)
+        except ShapeError:
+            continue
+        places = [
+            [tap * dilation - padding + output * stride for output in range(found.out_size[0])] for tap in range(taps)
+        ]
+        inside = [tap for tap, reached in enumerate(places) if any(0 <= place < size for place in reached)]
+        (kept,) = cpu._reached_taps(found)
+        if inside:
+            assert (kept.start, kept.stop) == (min(inside[0], padding // dilation), inside[-1] + 1)
+
+
 IN_STEPS = (
     Convolution((5, 9, 7, 8), (6, 9, 3, 2), add=True, params={"padding_before": 1, "strides": (2, 3)}),
     Convolution((5, 16, 3, 6, 5), (12, 8, 2, 3, 1), params={"strides": (2, 1, 2), "dilation_rate": 2, "groups": 2}),
