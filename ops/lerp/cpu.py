@@ -104,17 +104,17 @@ def _sum(arrays: tuple[Any, ...], gradient: Shape, full: Shape, weight: Shape, t
 
     kept, summed, line, is_kept = _layout(full, gradient, weight)
     steps: list[Bound] = []
-    dense = (1,) * (len(full) - len(gradient)) + tuple(gradient)
-    given = (1,) * (len(full) - len(weight)) + tuple(weight)
-    fits = all(length in {1, kept_length} for length, kept_length in zip(given, dense, strict=True))
-    if arrays[1].size and fits and prod(gradient) * LEAST_TERMS <= prod(full):
+    if is_kept:
+        dense = (1,) * (len(full) - len(gradient)) + tuple(gradient)
+        given = (1,) * (len(full) - len(weight)) + tuple(weight)
+        fits = all(length in {1, kept_length} for length, kept_length in zip(given, dense, strict=True))
         longer = _layout(full, gradient, gradient)
-        if longer[2].length >= LONGER * line.length:
+        is_worth = prod(gradient) * LEAST_TERMS <= prod(full) and longer[2].length >= LONGER * line.length
+        if arrays[1].size and fits and is_worth:
             repeated = np.empty(dense, arrays[1].dtype)
             steps.append(partial(np.copyto, repeated, arrays[1].reshape(given)))
             arrays = (arrays[0], repeated.reshape(-1), *arrays[2:])
-            kept, summed, line, is_kept = longer
-    if is_kept:
+            kept, summed, line, _ = longer
         size = arrays[1].size
         summed, line = _in_longer_lines(summed, line, is_same=size == line.length)
         if line.dense and 0 < size < line.length and not summed.weight.any():

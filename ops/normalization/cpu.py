@@ -30,7 +30,7 @@ LINE, NARROW, LEAST_ROWS = 256, 32, 256
 """Columns, a line of several rows: its columns, the most of one row, and the fewest rows."""
 SHORT, LEAST_IMAGES = 16, 2
 """Channels first: most elements of a channel that are columns, so that loops are long, and fewest images of them."""
-SHORT_GIVEN, MANY_IMAGES = 64, 16
+SHORT_GIVEN, MANY_IMAGES = 4, 8
 """The same if the statistics are given, and a column's numbers serve many images."""
 CHANNEL_NS, SEGMENT_NS, COLUMNS_NS, COLUMN_NS = 40, 35, 6500, 9
 """Overhead of training by rows, per channel and per channel of each image, and by columns, in all and per column."""
@@ -140,12 +140,10 @@ def _are_columns(images: int, channels: int, post: int, *, training: bool) -> bo
     """Whether each of a channel's `post` elements is a column, with as many rows as images."""
     if post == 1:
         return True
-    if not training and images >= MANY_IMAGES:
-        return post <= SHORT_GIVEN
-    if post > SHORT or images < LEAST_IMAGES:
-        return False
+    if not training:
+        return post <= SHORT_GIVEN and images >= MANY_IMAGES
     rows_ns = channels * (CHANNEL_NS + SEGMENT_NS * images)
-    return not training or COLUMNS_NS + COLUMN_NS * channels * post < rows_ns
+    return post <= SHORT and images >= LEAST_IMAGES and COLUMNS_NS + COLUMN_NS * channels * post < rows_ns
 
 
 def _repeats(rows: int, columns: int) -> int:

@@ -20,6 +20,8 @@ uintp = np.uintp
 SUMS = {"reassoc", "contract", "nsz"}
 BLOCK = 1 << 10
 """Elements summed in the accumulating dtype; block sums are added in float64, so that errors do not grow."""
+PIECES = 64
+"""Parts of the rows that threads take."""
 DEPTH = 32
 """Rows that columns are summed over in the accumulating dtype, likewise."""
 
@@ -103,13 +105,31 @@ def moments_of_rows(x: Any, mean: Any, variance: Any) -> None:
         mean[channel], variance[channel] = _moments(x, np.int64(channel), mean.size, zero)
 
 
+@njit(**INNER)
+def _apply_rows(x: Any, begin: int, end: int, mean: Any, scale: Any, shift: Any, addend: Any, y: Any) -> None:
+    """`_apply` for rows from `begin` to `end`: a call for each would cost more than a short row."""
+    channel = uintp(begin % mean.size)
+    for row in range(uintp(begin), uintp(end)):
+        middle, factor, offset = mean[channel], scale[channel], shift[channel]
+        if addend.size:
+            for index in range(uintp(x.shape[1])):
+                value = (widen(x[row, index]) - middle) * factor + offset
+                y[row, index] = narrow(value + widen(addend[row, index]), x[row, index])
+        else:
+            for index in range(uintp(x.shape[1])):
+                value = (widen(x[row, index]) - middle) * factor + offset
+                y[row, index] = narrow(value, x[row, index])
+        channel = channel + uintp(1) if channel + uintp(1) < uintp(mean.size) else uintp(0)
+
+
 @parallel(error_model="numpy")
 def apply_to_rows(x: Any, mean: Any, scale: Any, shift: Any, addend: Any, y: Any) -> None:
     """Compute (x - mean) scale + shift, plus the addend, for (N C, post)."""
-    for task in prange(x.shape[0]):
-        row = np.int64(task)
-        channel = row % mean.size
-        _apply(x, row, mean[channel], scale[channel], shift[channel], addend, y)
+    rows = x.shape[0]
+    pieces = min(rows, PIECES)
+    for piece in prange(pieces):
+        begin, end = rows * np.int64(piece) // pieces, rows * (np.int64(piece) + 1) // pieces
+        _apply_rows(x, begin, end, mean, scale, shift, addend, y)
 
 
 @njit(**INNER)
