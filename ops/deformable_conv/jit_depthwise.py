@@ -11,12 +11,11 @@ from typing import Any
 import numpy as np
 from numba import get_thread_id, njit, prange
 
-from opgauge.ops._cpu.bilinear.jit import blend, locate
+from opgauge.ops._cpu.bilinear.jit import blend, locate, spread_back
 from opgauge.ops._cpu.jit import INNER, narrow, widen
 from opgauge.ops._cpu.threads import parallel
 from opgauge.ops._cpu.tile.jit import tile_columns
 from opgauge.ops._cpu.tile.jit_lanes import LANES_BYTES, load, multiply_add, spread, store
-from opgauge.ops.deformable_conv.jit_grad import spread_back
 
 uintp = np.uintp
 """Unsigned index type, without the test for negative indices, so that loops vectorise."""

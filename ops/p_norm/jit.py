@@ -23,8 +23,8 @@ from opgauge.ops._cpu.jit import (
     whole_registers,
     widen,
 )
+from opgauge.ops._cpu.jit_roots import cube_root, root
 from opgauge.ops._cpu.threads import parallel
-from opgauge.ops.p_norm.jit_root import cube_root, root
 
 ABS, SQUARE, CUBE, POWER, COUNT, LARGEST, SMALLEST = range(7)
 SUMS = {"reassoc", "contract", "nsz"}
@@ -275,7 +275,7 @@ def norm_columns(x: Any, y: Any, partial: Any, start: Any, shape: Any, mode: int
 
 @njit(**INNER)
 def _write_terms(x: Any, first: int, terms: Any, mode: int, p: Any) -> None:
-    """What is summed or picked, of the elements of flat x from `first` on."""
+    """Terms of the sums, or magnitudes to pick from, of the elements of flat x from `first` on."""
     start, count = np.uint64(first), np.uint64(terms.size)
     if mode == SQUARE:
         for index in range(count):

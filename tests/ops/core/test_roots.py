@@ -1,4 +1,4 @@
-"""The cube root of p_norm on the CPU, by multiplications only."""
+"""Roots of the norms on the CPU, by multiplications only, and of sums for float32."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import numpy as np
 
 def testcube_roots_are_good_to_a_few_units_over_all_of_float64() -> None:
     """From 1e-300 to 1e300 within 8 units; 0, infinity and NaN stay; what is subnormal is not made larger."""
-    from opgauge.ops.p_norm.jit_root import cube_root
+    from opgauge.ops._cpu.jit_roots import cube_root
 
     numbers = 10.0 ** np.random.default_rng(3).uniform(-300, 300, 2000)
     found = np.array([cube_root(number) for number in numbers])
@@ -20,7 +20,7 @@ def testcube_roots_are_good_to_a_few_units_over_all_of_float64() -> None:
 
 def test_roots_for_float32_are_good_to_a_fraction_of_its_unit() -> None:
     """Of any normal float64 and order; 0, infinity and NaN as powers have them."""
-    from opgauge.ops.p_norm.jit_root import root_of_double
+    from opgauge.ops._cpu.jit_roots import root_of_double
 
     rng = np.random.default_rng(4)
     numbers = np.concatenate([10.0 ** rng.uniform(-300, 300, 3000), 1 + rng.uniform(-1e-6, 1e-6, 100), [0.5, 1.0, 2.0]])
