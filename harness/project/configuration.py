@@ -165,7 +165,13 @@ def _texts(root: Path, value: Any) -> tuple[str, ...]:
 
 
 def _path(root: Path, value: Any) -> Path:
-    return (root / Path(_text(root, value)).expanduser()).resolve()
+    text = _text(root, value)
+    try:
+        path = Path(text).expanduser()
+    except RuntimeError as error:  # ~ of nobody here
+        msg = f"names a home folder that is not known: {text!r}"
+        raise _UnfitError(msg) from error
+    return (root / path).resolve()
 
 
 def _paths(root: Path, value: Any) -> tuple[Path, ...]:

@@ -44,6 +44,7 @@ def test_the_nearest_configuration_counts(tmp_path: Path) -> None:
         ("zzz = 1", "unknown key 'zzz'; known: name, ops"),
         ("builtin = 1", "builtin should be true or false, not 1"),
         ("ops = []", "ops should be text or a list of texts"),
+        ('cases = ["~nobody.here/cases"]', "cases names a home folder that is not known"),
         ("ops = ['gone.py']", "there is no .*gone.py"),
         ("cases = 'gone'", "there is no .*gone"),
         ("changed = ['a']", "changed should be a table of paths by op"),
