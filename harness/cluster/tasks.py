@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 REFERENCE = "reference"
 """Resource of members that compute references; members that measure have a resource named after their backend."""
 PREFETCHED = 2
-"""Tasks per device of a host whose references are computed before a device is free."""
+"""Tasks per device of a host whose references are computed before a device is free; at least one per process."""
 TRIES = 2
 """Members that a task is sent to before it is reported as lost."""
 RESTART_S = 120.0
@@ -144,7 +144,7 @@ class _Dispatcher:
         """Send a task to every free device, and the references of the tasks after them."""
         for name, host in hosts.items():
             while waiting and host.slots.get(waiting[0].backend, 0) > host.tasks:
-                task = next((one for one in waiting if one.host in {"", name}), waiting[0])
+                task = _next(waiting, name)
                 waiting.remove(task)
                 if task.host != name:
                     task.host, task.reference = name, None
@@ -160,7 +160,7 @@ class _Dispatcher:
         """Assign the next tasks to a host and compute their references there."""
         ready = sum(task.host == name for task in waiting)
         for task in waiting:
-            if ready >= PREFETCHED * host.slots.get(task.backend, 0):
+            if ready >= max(PREFETCHED * host.slots.get(task.backend, 0), host.slots[REFERENCE]):
                 return
             if task.case is not None and not task.host and not task.tries:
                 task.host, ready = name, ready + 1
@@ -265,6 +265,12 @@ class _Dispatcher:
             if task.host in hosts:
                 hosts[task.host].tasks += 1
         return hosts
+
+
+def _next(waiting: Iterable[Task], host: str) -> Task:
+    """The next task for a host: the first one whose reference is there, else one that no other host prepares."""
+    here = [task for task in waiting if task.host in {"", host}] or list(waiting)
+    return next((task for task in here if task.reference is not None and task.reference.done()), here[0])
 
 
 def members_with(client: Client, resource: str) -> Sequence[str]:

@@ -16,6 +16,7 @@ from dataclasses import replace
 from pathlib import Path
 from threading import Thread
 from typing import TYPE_CHECKING
+from unittest.mock import Mock
 
 import pytest
 
@@ -27,7 +28,7 @@ from opgauge.harness.cluster.local import local_cluster, member_options, remote_
 from opgauge.harness.cluster.simulate import Load, Shape, simulate
 from opgauge.harness.cluster.spread import Runs, run_spread
 from opgauge.harness.cluster.status import ClusterState, state_of
-from opgauge.harness.cluster.tasks import SchedulerLostError, Task, run_tasks
+from opgauge.harness.cluster.tasks import SchedulerLostError, Task, _next, run_tasks
 from opgauge.harness.errors import SettingsError, WorkerError
 from opgauge.harness.result.record_json import to_json
 from opgauge.harness.result.result import Environment, Status, Trial
@@ -35,6 +36,7 @@ from opgauge.harness.run.compiling import ONCE
 from opgauge.harness.run.runner import plan
 from opgauge.harness.settings import IMPORT_PATH, THREAD_VARIABLES
 from opgauge.harness.store import Store
+from opgauge.ops._core.op import tensor_bytes
 
 if TYPE_CHECKING:
     from distributed import Client
@@ -90,6 +92,29 @@ def test_implementations_of_a_case_stay_together() -> None:
         len({trial["case"]["id"] for trial in task.arguments[0]}) == 1 and len(task.arguments[0]) == 2 for task in tasks
     )
     assert [task.weight for task in tasks] == sorted((task.weight for task in tasks), reverse=True)
+
+
+def test_a_case_of_many_flops_comes_before_one_of_more_bytes() -> None:
+    """Its reference takes longer, and at the end of a run nothing would be left to measure meanwhile."""
+    convolution = next(one for one in load(None, ops=["deformable_conv"]) if one.name == "design-case-1")
+    scale = next(one for one in load(None, ops=["scale"]) if "x" in one.shapes)
+    nbytes = tensor_bytes(convolution.resolved.inputs) + tensor_bytes(convolution.resolved.outputs)
+    copy = replace(scale, name="more bytes", dtype="float32", shapes={"x": (nbytes,)})
+    first, second = tasks_of(trials_of([copy, convolution]), ONCE, timeout_s=60)
+    assert (first.label, second.label) == ("deformable_conv/design-case-1", "scale/more bytes")
+
+
+def test_a_case_whose_reference_is_there_goes_first() -> None:
+    """A device does not wait for a reference while another case could be measured."""
+    finished, unfinished = Mock(), Mock()
+    finished.done.return_value, unfinished.done.return_value = True, False
+    heavy, ready = Task("heavy", "cpu", print, host="a"), Task("ready", "cpu", print, host="a")
+    heavy.reference, ready.reference = unfinished, finished
+    elsewhere = Task("elsewhere", "cpu", print, host="b")
+    elsewhere.reference = finished
+    assert _next([elsewhere, heavy, ready], "a") is ready
+    assert _next([elsewhere, heavy], "a") is heavy
+    assert _next([elsewhere], "a") is elsewhere
 
 
 @pytest.mark.timeout(1500)
