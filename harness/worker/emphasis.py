@@ -64,8 +64,7 @@ def emphasize(
         moved = np.moveaxis(values[name], axis, 0)
         rows = _emphasized_rows(moved.reshape(len(moved), -1), rng)
         found[name] = np.ascontiguousarray(np.moveaxis(rows.reshape(moved.shape), 0, axis))
-    shapes = {name: value.shape for name, value in found.items()}
-    return dict(with_derived(case, found, shapes).values)
+    return dict(with_derived(case, found, axes).values)
 
 
 def _emphasized(row: Array, number: int, rng: np.random.Generator) -> Array:

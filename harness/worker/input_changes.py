@@ -176,8 +176,7 @@ class InputChanges:
             changed = emphasize(case, kept, axes, self._rng)
         else:
             values = {name: _fresh(array, self._rng) if name in axes else array for name, array in kept.items()}
-            shapes = {name: value.shape for name, value in values.items()}
-            changed = dict(with_derived(case, values, shapes).values)
+            changed = dict(with_derived(case, values, axes).values)
         write_inputs(self._inputs, variation, chosen, changed)
         part = Exchange(axes, variation.outputs, len(chosen))
 

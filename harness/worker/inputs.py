@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import mmap
 import os
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -86,17 +86,14 @@ def draw_parts(seed: int, size: int, dtype: DtypeInfo, own: Input, spec: InputSp
     return drawn
 
 
-def with_derived(
-    case: Case, values: Mapping[str, Array], shapes: Mapping[str, tuple[int, ...]] | None = None
-) -> Inputs:
+def with_derived(case: Case, values: Mapping[str, Array], sliced: Collection[str] | None = None) -> Inputs:
     """The inputs of `case` from `values`, with those that the op derives.
 
-    shapes: of all inputs, if `values` are slices of the case's.
+    sliced: inputs of which `values` has slices. Others belong to all slices, and are not derived from these.
     """
-    op = find_op(case.op)
-    specs = {
-        name: replace(spec, shape=(shapes or {}).get(name, spec.shape)) for name, spec in case.resolved.inputs.items()
-    }
+    op, specs = find_op(case.op), dict(case.resolved.inputs)
+    if sliced is not None:
+        specs = {name: replace(specs[name], shape=values[name].shape) for name in sliced}
     if op.derive is None:
         return Inputs(values)
     with np.errstate(all="ignore"):

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -20,7 +21,7 @@ from opgauge.harness.worker.audit import Audit
 from opgauge.harness.worker.inputs import make_inputs
 from opgauge.harness.worker.variation import Exchange, find_variation
 from opgauge.harness.worker.verify import expect
-from opgauge.ops import Kernel, find_kernel
+from opgauge.ops import Kernel, find_kernel, find_op
 
 CASES = Path(__file__).parent.parent.parent / "cases"
 SAMPLES = 4
@@ -50,34 +51,59 @@ def inexact(kernel: Kernel, error: float) -> Kernel:
     return replace(kernel, function=function, prepare=True, deterministic=False)
 
 
-def audited(error: float, monkeypatch: pytest.MonkeyPatch) -> int:
-    """How many references the samples of such a kernel need where outputs count as large."""
-    case = undivided()
-    inputs = make_inputs(case)
-    expected = expect(case, inputs)
-    monkeypatch.setattr(audit_module, "LOOSE_BYTES", 0)
-    computed = Mock(wraps=expect)
-    monkeypatch.setattr(audit_module, "expect", computed)
-    timer = timer_for("cpu", 0)
+@pytest.fixture
+def computed(monkeypatch: pytest.MonkeyPatch) -> Mock:
+    """References of whole cases that the audit computes."""
+    found = Mock(wraps=expect)
+    monkeypatch.setattr(audit_module, "expect", found)
+    return found
+
+
+@contextmanager
+def accepted(case: Case) -> Iterator[Attempt]:
+    """An attempt of the baseline, whose outputs were accepted once."""
+    inputs, timer = make_inputs(case), timer_for("cpu", 0)
     with timer.session("numpy"):
-        kernel = find_kernel(case.op, "baseline", "cpu", case.dtype)
-        attempt = Attempt(case, kernel, inputs.values, timer)
-        call = attempt.bind()
-        attempt.check(attempt.call(call, 0), expected, "in the first call")
-        attempt.kernel = inexact(kernel, error)
-        call, found = attempt.bind(), Audit(attempt, lambda: expected, seed=1)
-        for _ in range(SAMPLES):
-            found.change(whole=True, fresh=False)
-            found.after(call())
-    return computed.call_count
+        attempt = Attempt(case, find_kernel(case.op, "baseline", "cpu", case.dtype), inputs.values, timer)
+        attempt.check(attempt.call(attempt.bind(), 0), expect(case, inputs), "in the first call")
+        yield attempt
 
 
-def test_large_outputs_that_agree_but_for_rounding_need_no_reference(monkeypatch: pytest.MonkeyPatch) -> None:
+def sample(attempt: Attempt, error: float) -> None:
+    """Samples of a kernel with such errors."""
+    attempt.kernel = inexact(attempt.kernel, error)
+    call, audit = attempt.bind(), Audit(attempt, Mock(), seed=1)
+    for _ in range(SAMPLES):
+        audit.change(whole=True, fresh=False)
+        audit.after(call())
+
+
+def test_large_outputs_that_agree_but_for_rounding_need_no_reference(
+    computed: Mock, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A reference of a convolution takes seconds, and comparing with known outputs milliseconds."""
-    assert audited(1e-7, monkeypatch) == 0
+    monkeypatch.setattr(audit_module, "LOOSE_BYTES", 0)
+    with accepted(undivided()) as attempt:
+        sample(attempt, 1e-7)
+    computed.assert_not_called()
 
 
-def test_large_outputs_that_differ_by_more_are_judged(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_large_outputs_that_differ_by_more_are_judged(computed: Mock, monkeypatch: pytest.MonkeyPatch) -> None:
     """A tenth is no rounding."""
-    with pytest.raises(WrongError, match="in a timed sample"):
-        audited(0.1, monkeypatch)
+    monkeypatch.setattr(audit_module, "LOOSE_BYTES", 0)
+    with accepted(undivided()) as attempt, pytest.raises(WrongError, match="in a timed sample"):
+        sample(attempt, 0.1)
+    computed.assert_called_once()
+
+
+def test_slices_beside_a_derived_input_of_all_slices_have_their_own_reference(computed: Mock) -> None:
+    """The norm of all of x is an input of the gradient: it stays as it is while slices of x change."""
+    params = find_op("p_norm_grad").params(porder=2.0, axis=None)
+    case = Case("p_norm_grad", "whole", {"x": (48, 40)}, "float32", params)
+    with accepted(case) as attempt:
+        call, audit = attempt.bind(), Audit(attempt, Mock(), seed=1)
+        audit.check_emphasis(call)
+        for _ in range(SAMPLES):
+            audit.change(whole=False, fresh=True)
+            audit.after(call())
+    computed.assert_not_called()
