@@ -93,7 +93,7 @@ class Audit:
         self._probes: dict[str, Array] = {}
         self._change: InputChange | None = None
         self.thorough_ns: list[int] = []  # CPU time of samples on inputs and outputs that changed as a whole
-        self.usual_ns: list[int] = []
+        self.usual_ns: list[int] = []  # the same, on inputs of which no values are fresh
         self.samples = self.whole = self.varied = self.fresh = 0
 
     @property
@@ -142,8 +142,10 @@ class Audit:
         self.samples += 1
         self.whole += change.whole
         self.varied += change.pair is not None or change.is_scaled or change.fresh is not None
-        is_thorough = change.whole and change.fresh is not None and change.fresh.is_whole
-        (self.thorough_ns if is_thorough else self.usual_ns).append(took_ns)
+        if change.fresh is None:
+            self.usual_ns.append(took_ns)
+        elif change.whole and change.fresh.is_whole:
+            self.thorough_ns.append(took_ns)
         spent = perf_counter() - begun + self._started
         if change.fresh is not None:
             self.fresh += 1
