@@ -276,11 +276,12 @@ LARGEST_EXPONENT, SMALLEST_EXPONENT = np.float32(129), np.float32(-152)
 INFINITE, ZERO, ONE = np.float32(np.inf), np.float32(0), np.float32(1)
 """Exponents beyond which the result is infinite or zero, and these results."""
 # log2((1 + s) / (1 - s)) = s L(s^2) for |s| <= 3 - 2 sqrt(2), relative error 7e-10
-L0, L1, L2, L3 = (np.float32(c) for c in (2.885390079803, 0.961798838803, 0.576715185940, 0.431717698843))
+LOGARITHM = (2.885390079803, 0.961798838803, 0.576715185940, 0.431717698843)
+L0, L1, L2, L3 = (np.float32(c) for c in LOGARITHM)
 """Coefficients of L."""
 # 2^f = 1 + f E(f) for |f| <= 1/2, relative error 5e-9
-E0, E1, E2 = (np.float32(c) for c in (0.693147188026, 0.240226507606, 0.055503571142))
-E3, E4, E5 = (np.float32(c) for c in (0.009618082557, 0.001339086336, 0.000154531629))
+EXPONENTIAL = (0.693147188026, 0.240226507606, 0.055503571142, 0.009618082557, 0.001339086336, 0.000154531629)
+E0, E1, E2, E3, E4, E5 = (np.float32(c) for c in EXPONENTIAL)
 """Coefficients of E."""
 
 

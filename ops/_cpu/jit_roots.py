@@ -8,7 +8,7 @@ import numpy as np
 from numba import njit, types
 from numba.extending import overload
 
-from opgauge.ops._cpu.jit import bits_of_double, double_of_bits
+from opgauge.ops._cpu.jit import EXPONENTIAL, LOGARITHM, bits_of_double, double_of_bits
 
 GUESS = int(1363.9332 * 2**52)
 """Initial guess of x^(-1/3): this minus a third of the bits of x, 3 % off at most."""
@@ -16,13 +16,9 @@ HALF_ROOT = 0x3FE6A09E667F3BCD
 """Bits of the square root of 1/2."""
 ROUNDER = 1.5 * 2.0**52
 """Added to a float64 it leaves the nearest integer in the low bits."""
-# log2((1 + s) / (1 - s)) = s L(s^2) for |s| <= 3 - 2 sqrt(2), relative error 7e-10
-L0, L1, L2, L3 = 2.885390079803, 0.961798838803, 0.576715185940, 0.431717698843
-"""Coefficients of L."""
-# 2^f = 1 + f E(f) for |f| <= 1/2, relative error 5e-9
-E0, E1, E2 = 0.693147188026, 0.240226507606, 0.055503571142
-E3, E4, E5 = 0.009618082557, 0.001339086336, 0.000154531629
-"""Coefficients of E."""
+L0, L1, L2, L3 = LOGARITHM
+E0, E1, E2, E3, E4, E5 = EXPONENTIAL
+"""Coefficients of `power_of_float`, here in float64."""
 
 
 @njit(error_model="numpy")

@@ -62,6 +62,11 @@ def count(bytes_moved: float, operations: float = 0.0) -> int:
     return int(get_num_threads()) if estimated >= least else 1
 
 
+def pieces_for(threads: int, each: int) -> int:
+    """Pieces to divide work in: `each` per thread, so that loads are balanced, or one where no thread is started."""
+    return each * threads if threads > 1 else 1
+
+
 class Parallel:
     """A Numba kernel with loops over `prange`, compiled without threads, with them, or both, when first used."""
 

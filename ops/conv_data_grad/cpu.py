@@ -102,10 +102,10 @@ def _select(found: ConvGeometry, tensors: Tensors) -> Bound:
     if found.channels == found.out_channels == 1:  # both layouts are the same
         found = replace(found, channels_last=False)
     if tensors.dy.size and tensors.weight.size:
-        if found.groups == 1 and not _small_groups(found) and _fills_tiles(found, tensors.wide):
-            return (_by_pixels if found.is_pointwise and not found.channels_last else _by_rows)(found, tensors)
         if _small_groups(found):
             return _directly(found, tensors)
+        if found.groups == 1 and _fills_tiles(found, tensors.wide):
+            return (_by_pixels if found.is_pointwise and not found.channels_last else _by_rows)(found, tensors)
     return by_columns(found, tensors)
 
 

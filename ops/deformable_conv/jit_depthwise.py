@@ -218,28 +218,9 @@ def _differentiate_block(
         if needs[0] or needs[1]:
             _multiply(given, origin, packed, owner * several * apart + at, apart, column, target, shape, count, block)
         locate(offset, mask, n, part * taps + tap, tap, first, count, numbers, places, weights)
-        for index in range(count):
-            start = n * (numbers[0] + 3) * pitch + places[index] * channels + channel
-            spread_back(
-                image,
-                image_grad,
-                start,
-                channels,
-                pitch,
-                unit,
-                0,
-                index,
-                weights,
-                column,
-                target,
-                block,
-                needs,
-                slopes,
-                n,
-                tap,
-                first + index,
-                owner,
-            )
+        sampled = 0, first, count, places, weights, column, target, block
+        start = n * (numbers[0] + 3) * pitch + channel
+        spread_back(image, image_grad, start, channels, pitch, unit, *sampled, needs, slopes, n, tap, owner)
         if needs[2]:
             _add_filter(given, origin, column, target, filter_sums, sums_at + at, apart, shape, count, block)
 

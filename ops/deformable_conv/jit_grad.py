@@ -121,28 +121,9 @@ def _differentiate_block(
                         )
         for now in range(tap, end):
             locate(offset, mask, n, part * taps + now, now, first, count, numbers, places, weights)
-            for index in range(count):
-                start = n * (height + 3) * pitch + places[index] * channels + channel
-                spread_back(
-                    image,
-                    image_grad,
-                    start,
-                    channels,
-                    pitch,
-                    unit,
-                    (now - tap) * unit,
-                    index,
-                    weights,
-                    column,
-                    target,
-                    block,
-                    needs,
-                    slopes,
-                    n,
-                    now,
-                    first + index,
-                    owner,
-                )
+            sampled = (now - tap) * unit, first, count, places, weights, column, target, block
+            start = n * (height + 3) * pitch + channel
+            spread_back(image, image_grad, start, channels, pitch, unit, *sampled, needs, slopes, n, now, owner)
         if needs[2]:
             place = ((share * (channels // unit) + owner) * chunks + chunk) * panels * rows * columns
             _add_filter(given, origin, column, target, filter_sums, place, used, per_group, count, block)

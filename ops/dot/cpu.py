@@ -9,7 +9,7 @@ import numpy as np
 
 from opgauge.ops._core.kernel import Bound
 from opgauge.ops._core.registry import kernel
-from opgauge.ops._cpu.threads import count
+from opgauge.ops._cpu.threads import count, pieces_for
 from opgauge.ops.dot.op import DTYPES
 
 BLOCK = 1 << 12
@@ -36,7 +36,7 @@ def dot(*, x: Any, y: Any, out: dict[str, Any]) -> Bound:
     if length == 1:
         return bind(jit.dot_of_elements.on(threads), first.reshape(-1), second.reshape(-1), target, threads)
     if length <= BLOCK:
-        pieces = PIECES * threads if threads > 1 else 1
+        pieces = pieces_for(threads, PIECES)
         return bind(jit.dot_of_rows.on(threads), first, second, target, sum_dtype.type(0), pieces)
     partial = np.empty((first.shape[0], -(-length // BLOCK)), wide)
     return bind(jit.dot_of_long_rows.on(threads), first, second, target, partial, sum_dtype.type(0))

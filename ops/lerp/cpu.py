@@ -110,16 +110,16 @@ def _sum(arrays: tuple[Any, ...], gradient: Shape, full: Shape, weight: Shape, t
         fits = all(length in {1, kept_length} for length, kept_length in zip(given, dense, strict=True))
         longer = _layout(full, gradient, gradient)
         is_worth = prod(gradient) * LEAST_TERMS <= prod(full) and longer[2].length >= LONGER * line.length
-        if arrays[1].size and fits and is_worth:
-            repeated = np.empty(dense, arrays[1].dtype)
-            steps.append(partial(np.copyto, repeated, arrays[1].reshape(given)))
-            arrays = (arrays[0], repeated.reshape(-1), *arrays[2:])
+        share = arrays[1]
+        if share.size and fits and is_worth:
+            share = np.broadcast_to(share.reshape(given), dense)
             kept, summed, line, _ = longer
-        size = arrays[1].size
+        size = share.size
         summed, line = _in_longer_lines(summed, line, is_same=size == line.length)
-        if line.dense and 0 < size < line.length and not summed.weight.any():
-            repeated = np.empty((line.length // size, size), arrays[1].dtype)
-            steps.append(partial(np.copyto, repeated, arrays[1]))
+        rows = line.length // size if line.dense and 0 < size < line.length and not summed.weight.any() else 1
+        if rows > 1 or share is not arrays[1]:
+            repeated = np.empty((rows, *share.shape), share.dtype)
+            steps.append(partial(np.copyto, repeated, share))
             arrays = (arrays[0], repeated.reshape(-1), *arrays[2:])
     results, terms = prod(gradient), prod(summed.lengths.tolist())
     if is_kept:

@@ -11,7 +11,7 @@ from opgauge.ops._core.axes import Axis, Reduction, normalize_axes, reduction_st
 from opgauge.ops._core.dtype import FLOATS
 from opgauge.ops._core.kernel import Bound
 from opgauge.ops._core.registry import kernel
-from opgauge.ops._cpu.threads import count
+from opgauge.ops._cpu.threads import count, pieces_for
 
 BLOCK = 1 << 12
 """Elements per block sum in the accumulating dtype; block sums are added in float64."""
@@ -57,7 +57,7 @@ def _step(layout: Reduction, x: Any, result: Any) -> Bound:
     threads = count(x.nbytes, x.size * (3 if x.dtype.itemsize == 2 else 1))
     if 1 < c <= NARROW and b == 1 and layout.length <= jit.DEPTH and a >= LEAST_BLOCKS:
         blocks = source.reshape(a, layout.length, c), target.reshape(a, c)
-        return bind(jit.mean_of_few_rows.on(threads), *blocks, zero, TASKS * threads if threads > 1 else 1)
+        return bind(jit.mean_of_few_rows.on(threads), *blocks, zero, pieces_for(threads, TASKS))
     line = LINE // c * c
     if 1 < c <= NARROW and b == 1 and layout.length * c >= 2 * line:
         parts = max(1, min(TASKS // a, layout.length * c // BLOCK))
@@ -68,7 +68,7 @@ def _step(layout: Reduction, x: Any, result: Any) -> Bound:
         partial = np.empty((_parts(layout, jit.TILE), a, b, c))
         return bind(jit.mean_of_columns.on(threads), columns, means, partial, zero)
     if b == 1 and layout.length <= BLOCK:
-        rows, pieces = source.reshape(a, layout.length), TASKS * threads if threads > 1 else 1
+        rows, pieces = source.reshape(a, layout.length), pieces_for(threads, TASKS)
         return bind(jit.mean_of_rows.on(threads), rows, target.reshape(-1), zero, pieces)
     pieces, length = (r1, r2) if b > 1 else (1, layout.length)
     partial = np.empty((a, b, pieces, -(-length // BLOCK)))

@@ -20,7 +20,7 @@ from opgauge.ops._core.axes import (
 from opgauge.ops._core.dtype import FLOATS
 from opgauge.ops._core.kernel import Bound
 from opgauge.ops._core.registry import kernel
-from opgauge.ops._cpu.threads import count
+from opgauge.ops._cpu.threads import count, pieces_for
 
 BLOCK = 1 << 12
 """Elements summed without widening: bounds the error of a sum, and is one task of a thread."""
@@ -72,7 +72,7 @@ def _step(layout: Reduction, x: Any, y: Any, p: float) -> Bound:
     threads = count(x.nbytes, x.size * _operations(p, x))
     shape = a, r1, b, r2, c = layout.shape
     if c > 1 and b == 1 and layout.length * c <= FEW and a >= LEAST_GROUPS:
-        sizes, pieces = (a, layout.length, c), TASKS * threads if threads > 1 else 1
+        sizes, pieces = (a, layout.length, c), pieces_for(threads, TASKS)
         flat = source.reshape(-1), target.reshape(-1)
         return bind(jit.norm_of_few_rows.on(threads), *flat, sizes, pieces, mode, order)
     if c > 1:

@@ -123,7 +123,7 @@ def blend(
 
 
 @njit(**INNER)
-def spread_back(
+def _spread_back(
     image: Any,
     image_grad: Any,
     start: int,
@@ -190,3 +190,49 @@ def spread_back(
         slopes[owner, n, tap, 0, pixel] = m * (kw * (s10 - s00) + lw * (s11 - s01))
         slopes[owner, n, tap, 1, pixel] = m * (kh * (s01 - s00) + lh * (s11 - s10))
         slopes[owner, n, tap, 2, pixel] = kh * (kw * s00 + lw * s01) + lh * (kw * s10 + lw * s11)
+
+
+@njit(**INNER)
+def spread_back(
+    image: Any,
+    image_grad: Any,
+    start: int,
+    channels: int,
+    pitch: int,
+    unit: int,
+    base: int,
+    first: int,
+    count: int,
+    places: Any,
+    weights: Any,
+    column: Any,
+    target: int,
+    block: int,
+    needs: Any,
+    slopes: Any,
+    n: int,
+    tap: int,
+    owner: int,
+) -> None:
+    """`_spread_back` for a block of `count` pixels from `first` on; start: of the unit in its image, as flat index."""
+    for index in range(count):
+        _spread_back(
+            image,
+            image_grad,
+            start + places[index] * channels,
+            channels,
+            pitch,
+            unit,
+            base,
+            index,
+            weights,
+            column,
+            target,
+            block,
+            needs,
+            slopes,
+            n,
+            tap,
+            first + index,
+            owner,
+        )

@@ -43,15 +43,6 @@ THIN = (
 )
 
 
-@pytest.mark.parametrize("layout", LAYOUTS)
-@pytest.mark.parametrize("made", THIN)
-def test_few_channels_without_groups(made: Convolution, layout: str) -> None:
-    """One channel, the same in both layouts, or few; strides, dilation, margins, a filter of the image's size."""
-    for dtype in drawn_of("conv_data_grad", FLOATS):
-        case = made.case(dtype, layout)
-        assert complaint(case, inputs_of(case), "optimized") == ""
-
-
 CUT = (
     Convolution((2, 6, 1, 1), (4, 6, 3, 3), add=True, params={"padding_before": 1}),
     Convolution((2, 6, 1, 3), (4, 6, 5, 3), params={"padding_before": (2, 1), "strides": 2}),
@@ -62,9 +53,9 @@ CUT = (
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
-@pytest.mark.parametrize("made", CUT)
-def test_taps_outside_the_image_do_not_matter(made: Convolution, layout: str) -> None:
-    """Filters larger than their image, at any padding, stride and dilation."""
+@pytest.mark.parametrize("made", [*THIN, *CUT])
+def test_few_channels_and_filters_larger_than_their_image(made: Convolution, layout: str) -> None:
+    """One channel, the same in both layouts, or few, without groups; taps outside the image, at any padding."""
     for dtype in drawn_of("conv_data_grad", FLOATS):
         case = made.case(dtype, layout)
         assert complaint(case, inputs_of(case), "optimized") == ""
