@@ -8,6 +8,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from itertools import islice
 from socket import gethostname
 from time import monotonic, sleep
 from typing import TYPE_CHECKING, Any
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
 REFERENCE = "reference"
 """Resource of members that compute references; members that measure have a resource named after their backend."""
 PREFETCHED = 2
-"""Tasks per device of a host whose references are computed before a device is free; at least one per process."""
+"""Tasks per device of a host whose references are computed before it is free; for GPUs, at least one per process."""
 TRIES = 2
 """Members that a task is sent to before it is reported as lost."""
 RESTART_S = 120.0
@@ -128,7 +129,8 @@ class _Dispatcher:
         try:
             while waiting or self.running:
                 hosts = self._hosts()
-                self._send(waiting, hosts)
+                if waiting:
+                    self._send(waiting, hosts)
                 self._recall(waiting, hosts)
                 self._publish(len(waiting))
                 for future in self._finished():
@@ -141,7 +143,10 @@ class _Dispatcher:
                 publish(self.client, self.key, None)
 
     def _send(self, waiting: deque[Task], hosts: Mapping[str, _Host]) -> None:
-        """Send a task to every free device, and the references of the tasks after them."""
+        """Send a task to every free device, and before that the references of those that come later."""
+        for name, host in hosts.items() if self.references else ():
+            if host.slots.get(REFERENCE):
+                self._prefetch(waiting, name, host)
         for name, host in hosts.items():
             while waiting and host.slots.get(waiting[0].backend, 0) > host.tasks:
                 task = _next(waiting, name)
@@ -151,16 +156,18 @@ class _Dispatcher:
                 task.tries += 1
                 host.tasks += 1
                 self.running[self._submit(task)] = task
-        if self.references:
-            for name, host in hosts.items():
-                if host.slots.get(REFERENCE):
-                    self._prefetch(waiting, name, host)
 
     def _prefetch(self, waiting: deque[Task], name: str, host: _Host) -> None:
-        """Assign the next tasks to a host and compute their references there."""
-        ready = sum(task.host == name for task in waiting)
-        for task in waiting:
-            if ready >= max(PREFETCHED * host.slots.get(task.backend, 0), host.slots[REFERENCE]):
+        """Assign the next tasks to a host and compute their references there; not of the last ones, for free devices.
+
+        A CPU is timed beside few other processes.
+        """
+        ready, devices = sum(task.host == name for task in waiting), host.slots.get(waiting[0].backend, 0)
+        most = PREFETCHED * devices
+        if waiting[0].backend != "cpu":
+            most = max(most, host.slots[REFERENCE])
+        for task in islice(waiting, max(0, len(waiting) - (devices - host.tasks))):
+            if ready >= most:
                 return
             if task.case is not None and not task.host and not task.tries:
                 task.host, ready = name, ready + 1
@@ -268,9 +275,11 @@ class _Dispatcher:
 
 
 def _next(waiting: Iterable[Task], host: str) -> Task:
-    """The next task for a host: the first one whose reference is there, else one that no other host prepares."""
+    """The next task for a host: the first one whose reference is there, else a light one while others are computed."""
     here = [task for task in waiting if task.host in {"", host}] or list(waiting)
-    return next((task for task in here if task.reference is not None and task.reference.done()), here[0])
+    first, light = here[0], next((task for task in reversed(here) if task.reference is None), here[0])
+    ready = (task for task in here if task.reference is not None and task.reference.done())
+    return next(ready, light if first.reference is not None else first)
 
 
 def members_with(client: Client, resource: str) -> Sequence[str]:

@@ -108,13 +108,15 @@ def test_a_case_whose_reference_is_there_goes_first() -> None:
     """A device does not wait for a reference while another case could be measured."""
     finished, unfinished = Mock(), Mock()
     finished.done.return_value, unfinished.done.return_value = True, False
-    heavy, ready = Task("heavy", "cpu", print, host="a"), Task("ready", "cpu", print, host="a")
-    heavy.reference, ready.reference = unfinished, finished
-    elsewhere = Task("elsewhere", "cpu", print, host="b")
-    elsewhere.reference = finished
-    assert _next([elsewhere, heavy, ready], "a") is ready
+    heavy = Task("heavy", "cuda", print, host="a", reference=unfinished)
+    ready = Task("ready", "cuda", print, host="a", reference=finished)
+    elsewhere = Task("elsewhere", "cuda", print, host="b", reference=finished)
+    middle, light = Task("middle", "cuda", print), Task("light", "cuda", print)
+    assert _next([elsewhere, heavy, ready, middle, light], "a") is ready
+    assert _next([elsewhere, heavy, middle, light], "a") is light
     assert _next([elsewhere, heavy], "a") is heavy
     assert _next([elsewhere], "a") is elsewhere
+    assert _next([middle, light], "a") is middle
 
 
 @pytest.mark.timeout(1500)
