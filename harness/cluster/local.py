@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import logging
-import os
 import socket
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
+from opgauge.harness.cluster.member import reference_count
 from opgauge.harness.cluster.tasks import REFERENCE
 from opgauge.harness.errors import SettingsError
 
@@ -25,8 +25,6 @@ SETTINGS = {
     "distributed.nanny.pre-spawn-environ": {},
 }
 """Configuration of dask for schedulers, members and clients."""
-REFERENCE_SHARE = 4
-"""CPUs per process that computes references."""
 START_S = 300
 """Seconds that members may take to start."""
 LOCALHOST = "127.0.0.1"
@@ -37,8 +35,7 @@ OPTIONS = {"host": LOCALHOST, "port": 0, "dashboard": False, "dashboard_address"
 
 def member_options(devices: Sequence[int], *, cpu_slots: int = 0, references: int | None = None) -> dict[str, Any]:
     """Worker specifications for dask: a process per GPU, `cpu_slots` that time the CPU, and some for references."""
-    cpus = len(os.sched_getaffinity(0))
-    count = max(1, cpus // REFERENCE_SHARE) if references is None else references
+    count = reference_count() if references is None else references
     found: dict[str, Any] = {}
     for device in devices:
         found[f"gpu-{device}"] = _member({"cuda": 1}, {"CUDA_VISIBLE_DEVICES": str(device)})

@@ -6,17 +6,19 @@ own, as `opgauge run` does: a kernel that crashes ends that child, not the membe
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import os
 import socket
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any
 
+from opgauge.harness.case.case import Case
 from opgauge.harness.case.casejson import case_from_json
 from opgauge.harness.errors import HarnessError
 from opgauge.harness.measure import Limits
@@ -24,7 +26,8 @@ from opgauge.harness.project import active
 from opgauge.harness.project.configuration import Project
 from opgauge.harness.result.record_json import from_json, to_json
 from opgauge.harness.result.result import Trial
-from opgauge.harness.run.environment import capture
+from opgauge.harness.run.compiling import need_bytes
+from opgauge.harness.run.environment import capture, free_memory_bytes
 from opgauge.harness.run.execute import LocalExecutor
 from opgauge.harness.settings import ROOT
 from opgauge.harness.worker.inputs import make_inputs
@@ -36,6 +39,10 @@ SUFFIXES = (".py", ".cu", ".cuh")
 """Suffixes of source files."""
 FOLDERS = ("harness", "ops")
 """Folders whose source decides what is measured, and how."""
+REFERENCE_CPUS = 4
+"""CPUs per member that computes references."""
+MEMORY_SHARE = 0.5
+"""Share of the free memory for all members that compute references, but for one with a large reference."""
 
 
 class VersionMismatchError(HarnessError):
@@ -126,12 +133,28 @@ def compute_reference(case: Json) -> bool:
     A reference that fails here fails again where the case is measured, and is reported there.
     """
     built, folder = case_from_json(case), shared_folder()
-    with suppress(MemoryError, ArithmeticError, ValueError, OSError):
+    with suppress(MemoryError, ArithmeticError, ValueError, OSError), _memory_turn(built, folder):
         if not is_kept(built, folder):
             inputs = make_inputs(built)
             keep_values(built, inputs.values, folder)
             keep_expected(built, expect(built, inputs, threads=1), folder)
     return is_kept(built, folder)
+
+
+@contextmanager
+def _memory_turn(case: Case, folder: Path) -> Iterator[None]:
+    """Context of a reference: one at a time on this host, if it needs more than a member's share of the memory."""
+    specs = case.resolved
+    needed = need_bytes(spec.shape for spec in [*specs.inputs.values(), *specs.outputs.values()])
+    with (folder / "large.lock").open("w") as lock:
+        if needed > MEMORY_SHARE * free_memory_bytes() / reference_count():
+            fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
+def reference_count() -> int:
+    """Members of this host that compute references, unless their number is given."""
+    return max(1, len(os.sched_getaffinity(0)) // REFERENCE_CPUS)
 
 
 def shared_folder() -> Path:

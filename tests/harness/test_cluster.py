@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import gc
 import os
 import random
@@ -274,6 +275,24 @@ def test_a_reference_is_computed_once_and_taken_by_the_member(tmp_path: Path, mo
         member.close()
     assert [result["status"] for result in found["results"]] == ["ok", "ok"]
     assert not list(member.shared_folder().glob(f"{case.id}*"))
+
+
+def test_large_references_of_a_host_are_computed_one_at_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Several that fill the memory would be killed; a small one does not wait."""
+    monkeypatch.setattr(member, "shared_folder", lambda: tmp_path)
+    case = to_json(trials_of(SMOKE[:1])[0])["case"]
+    with (tmp_path / "large.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        assert member.compute_reference(case)
+        for file in tmp_path.glob("*.np*"):
+            file.unlink()
+        monkeypatch.setattr(member, "free_memory_bytes", lambda: 1)
+        waiting = Thread(target=member.compute_reference, args=[case])
+        waiting.start()
+        waiting.join(0.3)
+        assert waiting.is_alive()
+    waiting.join()
+    assert member.compute_reference(case)
 
 
 def test_the_simulation_keeps_to_the_bound() -> None:
