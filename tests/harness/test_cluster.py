@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import gc
 import os
 import random
@@ -17,7 +16,6 @@ from dataclasses import replace
 from pathlib import Path
 from threading import Thread
 from typing import TYPE_CHECKING
-from unittest.mock import Mock
 
 import pytest
 
@@ -29,15 +27,13 @@ from opgauge.harness.cluster.local import local_cluster, member_options, remote_
 from opgauge.harness.cluster.simulate import Load, Shape, simulate
 from opgauge.harness.cluster.spread import Runs, run_spread
 from opgauge.harness.cluster.status import ClusterState, state_of
-from opgauge.harness.cluster.tasks import SchedulerLostError, Task, _next, run_tasks
+from opgauge.harness.cluster.tasks import SchedulerLostError, Task, run_tasks
 from opgauge.harness.errors import SettingsError, WorkerError
-from opgauge.harness.result.record_json import to_json
 from opgauge.harness.result.result import Environment, Status, Trial
 from opgauge.harness.run.compiling import ONCE
 from opgauge.harness.run.runner import plan
 from opgauge.harness.settings import IMPORT_PATH, THREAD_VARIABLES
 from opgauge.harness.store import Store
-from opgauge.ops._core.op import tensor_bytes
 
 if TYPE_CHECKING:
     from distributed import Client
@@ -93,31 +89,6 @@ def test_implementations_of_a_case_stay_together() -> None:
         len({trial["case"]["id"] for trial in task.arguments[0]}) == 1 and len(task.arguments[0]) == 2 for task in tasks
     )
     assert [task.weight for task in tasks] == sorted((task.weight for task in tasks), reverse=True)
-
-
-def test_a_case_of_many_flops_comes_before_one_of_more_bytes() -> None:
-    """Its reference takes longer, and at the end of a run nothing would be left to measure meanwhile."""
-    convolution = next(one for one in load(None, ops=["deformable_conv"]) if one.name == "design-case-1")
-    scale = next(one for one in load(None, ops=["scale"]) if "x" in one.shapes)
-    nbytes = tensor_bytes(convolution.resolved.inputs) + tensor_bytes(convolution.resolved.outputs)
-    copy = replace(scale, name="more bytes", dtype="float32", shapes={"x": (nbytes,)})
-    first, second = tasks_of(trials_of([copy, convolution]), ONCE, timeout_s=60)
-    assert (first.label, second.label) == ("deformable_conv/design-case-1", "scale/more bytes")
-
-
-def test_a_case_whose_reference_is_there_goes_first() -> None:
-    """A device does not wait for a reference while another case could be measured."""
-    finished, unfinished = Mock(), Mock()
-    finished.done.return_value, unfinished.done.return_value = True, False
-    heavy = Task("heavy", "cuda", print, host="a", reference=unfinished)
-    ready = Task("ready", "cuda", print, host="a", reference=finished)
-    elsewhere = Task("elsewhere", "cuda", print, host="b", reference=finished)
-    middle, light = Task("middle", "cuda", print), Task("light", "cuda", print)
-    assert _next([elsewhere, heavy, ready, middle, light], "a") is ready
-    assert _next([elsewhere, heavy, middle, light], "a") is light
-    assert _next([elsewhere, heavy], "a") is heavy
-    assert _next([elsewhere], "a") is elsewhere
-    assert _next([middle, light], "a") is middle
 
 
 @pytest.mark.timeout(1500)
@@ -258,41 +229,6 @@ def test_gpus_that_are_not_there_are_refused() -> None:
         visible_devices("97")
     with pytest.raises(SettingsError, match="separated by commas"):
         visible_devices("first")
-
-
-def test_a_reference_is_computed_once_and_taken_by_the_member(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The reference that a CPU member left is what the measuring member checks with: a forged one makes it wrong."""
-    monkeypatch.setenv("TMPDIR", str(tmp_path))
-    monkeypatch.setattr("tempfile.tempdir", None)
-    case = SMOKE[0]
-    assert member.compute_reference(to_json(trials_of([case])[0])["case"])
-    (kept,) = member.shared_folder().glob(f"{case.id}.npz")
-    kept.write_bytes(b"")
-    plain = [to_json(trial) for trial in trials_of([case])]
-    try:
-        found = member.run_case(plain, to_json(ONCE), 60.0, shared=True)
-    finally:
-        member.close()
-    assert [result["status"] for result in found["results"]] == ["ok", "ok"]
-    assert not list(member.shared_folder().glob(f"{case.id}*"))
-
-
-def test_large_references_of_a_host_are_computed_one_at_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Several that fill the memory would be killed; a small one does not wait."""
-    monkeypatch.setattr(member, "shared_folder", lambda: tmp_path)
-    case = to_json(trials_of(SMOKE[:1])[0])["case"]
-    with (tmp_path / "large.lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        assert member.compute_reference(case)
-        for file in tmp_path.glob("*.np*"):
-            file.unlink()
-        monkeypatch.setattr(member, "free_memory_bytes", lambda: 1)
-        waiting = Thread(target=member.compute_reference, args=[case])
-        waiting.start()
-        waiting.join(0.3)
-        assert waiting.is_alive()
-    waiting.join()
-    assert member.compute_reference(case)
 
 
 def test_the_simulation_keeps_to_the_bound() -> None:
