@@ -123,76 +123,6 @@ def blend(
 
 
 @njit(**INNER)
-def _spread_back(
-    image: Any,
-    image_grad: Any,
-    start: int,
-    channels: int,
-    pitch: int,
-    unit: int,
-    base: int,
-    index: int,
-    weights: Any,
-    column: Any,
-    target: int,
-    block: int,
-    needs: Any,
-    slopes: Any,
-    n: int,
-    tap: int,
-    pixel: int,
-    owner: int,
-) -> None:
-    """Gradient of one pixel's sample of a unit's channels at one tap, at `base` in the columns of its chunk.
-
-    Adds to the gradients of the image, the offset and the mask; also stores the sample itself.
-    """
-    need_x, need_slopes, need_filter = needs
-    step, columns = LANES_BYTES // image.itemsize, tile_columns(image)
-    w00, w01, w10, w11 = weights[0, index], weights[1, index], weights[2, index], weights[3, index]
-    v00, v01, v10, v11 = spread(w00), spread(w01), spread(w10), spread(w11)
-    none = spread(image.dtype.type(0))
-    d00, d01, d10, d11 = none, none, none, none
-    whole = unit - unit % step if base % step == 0 else 0
-    below = start + pitch
-    for c in range(0, whole, step):
-        place = target + (base + c) // columns * block * columns + (base + c) % columns + index * columns
-        x00, x01 = load(image, start + c), load(image, start + c + channels)
-        x10, x11 = load(image, below + c), load(image, below + c + channels)
-        given = load(column, place)
-        if need_slopes:
-            d00, d01 = multiply_add(x00, given, d00), multiply_add(x01, given, d01)
-            d10, d11 = multiply_add(x10, given, d10), multiply_add(x11, given, d11)
-        if need_x:
-            store(image_grad, start + c, multiply_add(given, v00, load(image_grad, start + c)))
-            store(image_grad, start + c + channels, multiply_add(given, v01, load(image_grad, start + c + channels)))
-            store(image_grad, below + c, multiply_add(given, v10, load(image_grad, below + c)))
-            store(image_grad, below + c + channels, multiply_add(given, v11, load(image_grad, below + c + channels)))
-        if need_filter:
-            upper = multiply_add(x01, v01, multiply_add(x00, v00, none))
-            store(column, place, multiply_add(x11, v11, multiply_add(x10, v10, upper)))
-    s00, s01, s10, s11 = total(d00), total(d01), total(d10), total(d11)
-    for c in range(whole, unit):
-        place = target + (base + c) // columns * block * columns + (base + c) % columns + index * columns
-        left, right, given = start + c, start + c + channels, column[place]
-        s00, s01 = s00 + given * image[left], s01 + given * image[right]
-        s10, s11 = s10 + given * image[left + pitch], s11 + given * image[right + pitch]
-        if need_x:
-            image_grad[left] += given * w00
-            image_grad[right] += given * w01
-            image_grad[left + pitch] += given * w10
-            image_grad[right + pitch] += given * w11
-        upper = image[left] * w00 + image[right] * w01
-        column[place] = upper + image[left + pitch] * w10 + image[right + pitch] * w11
-    if need_slopes:
-        lh, lw, m = weights[4, index], weights[5, index], weights[6, index]
-        kh, kw = type(lh)(1) - lh, type(lw)(1) - lw
-        slopes[owner, n, tap, 0, pixel] = m * (kw * (s10 - s00) + lw * (s11 - s01))
-        slopes[owner, n, tap, 1, pixel] = m * (kh * (s01 - s00) + lh * (s11 - s10))
-        slopes[owner, n, tap, 2, pixel] = kh * (kw * s00 + lw * s01) + lh * (kw * s10 + lw * s11)
-
-
-@njit(**INNER)
 def spread_back(
     image: Any,
     image_grad: Any,
@@ -214,25 +144,53 @@ def spread_back(
     tap: int,
     owner: int,
 ) -> None:
-    """`_spread_back` for a block of `count` pixels from `first` on; start: of the unit in its image, as flat index."""
+    """Gradient of the samples of a unit's channels at one tap, for `count` pixels from `first` on.
+
+    Adds to the gradients of the image, the offset and the mask; also stores the samples themselves. start: of the unit
+    in its image, as flat index. base: of its channels in the columns of its chunk.
+    """
+    need_x, need_slopes, need_filter = needs
+    step, columns = LANES_BYTES // image.itemsize, tile_columns(image)
+    none = spread(image.dtype.type(0))
+    whole = unit - unit % step if base % step == 0 else 0
     for index in range(count):
-        _spread_back(
-            image,
-            image_grad,
-            start + places[index] * channels,
-            channels,
-            pitch,
-            unit,
-            base,
-            index,
-            weights,
-            column,
-            target,
-            block,
-            needs,
-            slopes,
-            n,
-            tap,
-            first + index,
-            owner,
-        )
+        w00, w01, w10, w11 = weights[0, index], weights[1, index], weights[2, index], weights[3, index]
+        v00, v01, v10, v11 = spread(w00), spread(w01), spread(w10), spread(w11)
+        d00, d01, d10, d11 = none, none, none, none
+        top = start + places[index] * channels
+        low = top + pitch
+        for c in range(0, whole, step):
+            place = target + (base + c) // columns * block * columns + (base + c) % columns + index * columns
+            x00, x01 = load(image, top + c), load(image, top + c + channels)
+            x10, x11 = load(image, low + c), load(image, low + c + channels)
+            given = load(column, place)
+            if need_slopes:
+                d00, d01 = multiply_add(x00, given, d00), multiply_add(x01, given, d01)
+                d10, d11 = multiply_add(x10, given, d10), multiply_add(x11, given, d11)
+            if need_x:
+                store(image_grad, top + c, multiply_add(given, v00, load(image_grad, top + c)))
+                store(image_grad, top + c + channels, multiply_add(given, v01, load(image_grad, top + c + channels)))
+                store(image_grad, low + c, multiply_add(given, v10, load(image_grad, low + c)))
+                store(image_grad, low + c + channels, multiply_add(given, v11, load(image_grad, low + c + channels)))
+            if need_filter:
+                upper = multiply_add(x01, v01, multiply_add(x00, v00, none))
+                store(column, place, multiply_add(x11, v11, multiply_add(x10, v10, upper)))
+        s00, s01, s10, s11 = total(d00), total(d01), total(d10), total(d11)
+        for c in range(whole, unit):
+            place = target + (base + c) // columns * block * columns + (base + c) % columns + index * columns
+            left, right, given = top + c, top + c + channels, column[place]
+            s00, s01 = s00 + given * image[left], s01 + given * image[right]
+            s10, s11 = s10 + given * image[left + pitch], s11 + given * image[right + pitch]
+            if need_x:
+                image_grad[left] += given * w00
+                image_grad[right] += given * w01
+                image_grad[left + pitch] += given * w10
+                image_grad[right + pitch] += given * w11
+            upper = image[left] * w00 + image[right] * w01
+            column[place] = upper + image[left + pitch] * w10 + image[right + pitch] * w11
+        if need_slopes:
+            lh, lw, m = weights[4, index], weights[5, index], weights[6, index]
+            kh, kw = type(lh)(1) - lh, type(lw)(1) - lw
+            slopes[owner, n, tap, 0, first + index] = m * (kw * (s10 - s00) + lw * (s11 - s01))
+            slopes[owner, n, tap, 1, first + index] = m * (kh * (s01 - s00) + lh * (s11 - s10))
+            slopes[owner, n, tap, 2, first + index] = kh * (kw * s00 + lw * s01) + lh * (kw * s10 + lw * s11)
