@@ -26,7 +26,7 @@ from opgauge.harness.project import active
 from opgauge.harness.project.configuration import Project
 from opgauge.harness.result.record_json import from_json, to_json
 from opgauge.harness.result.result import Trial
-from opgauge.harness.run.compiling import need_bytes
+from opgauge.harness.run.compiling import SHARE, case_bytes
 from opgauge.harness.run.environment import capture, free_memory_bytes
 from opgauge.harness.run.execute import LocalExecutor
 from opgauge.harness.settings import ROOT
@@ -41,8 +41,6 @@ FOLDERS = ("harness", "ops")
 """Folders whose source decides what is measured, and how."""
 REFERENCE_CPUS = 4
 """CPUs per member that computes references."""
-MEMORY_SHARE = 0.5
-"""Share of the free memory for all members that compute references, but for one with a large reference."""
 
 
 class VersionMismatchError(HarnessError):
@@ -144,11 +142,11 @@ def compute_reference(case: Json) -> bool:
 @contextmanager
 def _memory_turn(case: Case, folder: Path) -> Iterator[None]:
     """Context of a reference: one at a time on this host, if it needs more than a member's share of the memory."""
-    specs = case.resolved
-    needed = need_bytes(spec.shape for spec in [*specs.inputs.values(), *specs.outputs.values()])
+    if case_bytes(case) <= SHARE * free_memory_bytes() / reference_count():
+        yield
+        return
     with (folder / "large.lock").open("w") as lock:
-        if needed > MEMORY_SHARE * free_memory_bytes() / reference_count():
-            fcntl.flock(lock, fcntl.LOCK_EX)
+        fcntl.flock(lock, fcntl.LOCK_EX)
         yield
 
 

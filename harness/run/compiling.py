@@ -97,7 +97,10 @@ def compile_ahead(
     timeout_s: seconds for a kernel, and for a reference times the number of workers, since references are bound by
     memory: one of 20 s took more than 120 s beside fifteen others.
     """
-    waiting, ahead = Waiting((_need(case[0]), case) for case in _by_case(trials)), Ahead(kept=kept, workers=workers)
+    waiting, ahead = (
+        Waiting((case_bytes(case[0].case), case) for case in _by_case(trials)),
+        Ahead(kept=kept, workers=workers),
+    )
     executors: list[LocalExecutor] = []
     timeouts_s = (timeout_s, workers * timeout_s)
     with ThreadPoolExecutor(workers) as pool, stopping([waiting], executors):
@@ -170,8 +173,9 @@ def need_bytes(shapes: Iterable[Sequence[int]]) -> int:
     return 8 * NEED * max((prod(shape) for shape in shapes), default=0)
 
 
-def _need(trial: Trial) -> int:
-    shapes = trial.case.resolved
+def case_bytes(case: Case) -> int:
+    """Approximate memory in bytes that the reference of a case needs."""
+    shapes = case.resolved
     return need_bytes(spec.shape for spec in [*shapes.inputs.values(), *shapes.outputs.values()])
 
 

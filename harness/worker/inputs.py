@@ -91,11 +91,11 @@ def with_derived(case: Case, values: Mapping[str, Array], sliced: Collection[str
 
     sliced: inputs of which `values` has slices. Others belong to all slices, and are not derived from these.
     """
-    op, specs = find_op(case.op), dict(case.resolved.inputs)
-    if sliced is not None:
-        specs = {name: replace(specs[name], shape=values[name].shape) for name in sliced}
+    op, specs = find_op(case.op), case.resolved.inputs
     if op.derive is None:
         return Inputs(values)
+    if sliced is not None:
+        specs = {name: replace(specs[name], shape=values[name].shape) for name in sliced}
     with np.errstate(all="ignore"):
         derived = op.derive(Inputs(values).wide, case.params)
     return Inputs({**values, **{name: _rounded(derived[name], specs[name]) for name in derived.keys() & specs.keys()}})

@@ -35,14 +35,12 @@ def undivided() -> Case:
 
 
 def inexact(kernel: Kernel, error: float) -> Kernel:
-    """The kernel, whose outputs get relative errors of this size, other ones in each call."""
+    """A kernel without `prepare`, whose outputs get relative errors of this size, other ones in each call."""
     rng = np.random.default_rng(3)
 
     def function(out: dict[str, Any], **more: Any) -> Callable[[], None]:
-        call = kernel.function(out=out, **more)
-
         def run() -> None:
-            call() if kernel.prepare else kernel.function(out=out, **more)
+            kernel.function(out=out, **more)
             for array in out.values():
                 array[...] *= (1 + error * rng.uniform(-1, 1, array.shape)).astype(array.dtype)
 

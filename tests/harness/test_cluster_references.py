@@ -10,6 +10,7 @@ from unittest.mock import Mock
 
 import pytest
 
+from opgauge.harness.case.casejson import case_to_json
 from opgauge.harness.cli.options import load
 from opgauge.harness.cluster import member
 from opgauge.harness.cluster.dispatch import tasks_of
@@ -53,23 +54,22 @@ def test_a_reference_is_computed_once_and_taken_by_the_member(tmp_path: Path, mo
     """The reference that a CPU member left is what the measuring member checks with: a forged one makes it wrong."""
     monkeypatch.setenv("TMPDIR", str(tmp_path))
     monkeypatch.setattr("tempfile.tempdir", None)
-    case = SMALL
-    assert member.compute_reference(to_json(plan([case], implementations=["baseline", "optimized"])[0])["case"])
-    (kept,) = member.shared_folder().glob(f"{case.id}.npz")
+    plain = [to_json(trial) for trial in plan([SMALL], implementations=["baseline", "optimized"])]
+    assert member.compute_reference(plain[0]["case"])
+    (kept,) = member.shared_folder().glob(f"{SMALL.id}.npz")
     kept.write_bytes(b"")
-    plain = [to_json(trial) for trial in plan([case], implementations=["baseline", "optimized"])]
     try:
         found = member.run_case(plain, to_json(ONCE), 60.0, shared=True)
     finally:
         member.close()
     assert [result["status"] for result in found["results"]] == ["ok", "ok"]
-    assert not list(member.shared_folder().glob(f"{case.id}*"))
+    assert not list(member.shared_folder().glob(f"{SMALL.id}*"))
 
 
 def test_large_references_of_a_host_are_computed_one_at_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Several that fill the memory would be killed; a small one does not wait."""
     monkeypatch.setattr(member, "shared_folder", lambda: tmp_path)
-    case = to_json(plan([SMALL], implementations=["baseline"])[0])["case"]
+    case = case_to_json(SMALL)
     with (tmp_path / "large.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         assert member.compute_reference(case)
