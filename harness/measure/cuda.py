@@ -184,7 +184,7 @@ class CudaTimer:
         try:
             warmup = self._warm_up(call, limits.warmup_s)
             gaps = not queue.adapt(call)
-            cold = self._cold(call, queue, limits, most, hooks or NoHooks())
+            cold = self._cold(call, queue, limits, most, hooks or NoHooks(), gaps=gaps)
             clocks = queue.clocks_mhz(len(cold))
             names = self._names(call)
             hot_ns = self._hot(call, median(sample.elapsed_ns for sample in cold), limits, names)
@@ -192,8 +192,13 @@ class CudaTimer:
             if enabled:
                 gc.enable()
         peak_bytes, allocations = self._memory(call)
-        usual = median(clocks)
-        kept = [number for number, clock in enumerate(clocks) if clock >= LEAST_CLOCK * usual]
+        gaps = gaps or 2 * sum(sample.blocked for sample in cold) < len(cold)
+        least_mhz = LEAST_CLOCK * median(clocks)
+        kept = [
+            number
+            for number, (sample, clock) in enumerate(zip(cold, clocks, strict=True))
+            if (gaps or sample.blocked) and clock >= least_mhz
+        ]
         measurement = Measurement(
             samples_ns=tuple(cold[number].elapsed_ns for number in kept),
             timer=self.name_with_gaps if gaps else self.name,
@@ -226,8 +231,10 @@ class CudaTimer:
             if perf_counter() >= end:
                 return count
 
-    def _cold(self, call: Bound, queue: Queue, limits: Limits, most: int, hooks: Hooks) -> list[Sample]:
+    def _cold(self, call: Bound, queue: Queue, limits: Limits, most: int, hooks: Hooks, *, gaps: bool) -> list[Sample]:
+        """As many samples as the limits want, beside those with launch gaps. gaps: whether all have them, and count."""
         samples: list[Sample] = []
+        kept = 0
         late = 0
         returned = None
         start = perf_counter()
@@ -244,11 +251,12 @@ class CudaTimer:
 
         while len(samples) < most:
             spent = perf_counter() - start
-            if len(samples) >= limits.min_samples and spent >= limits.budget_s:
+            if kept >= limits.min_samples and spent >= limits.budget_s:
                 break
             if samples and spent >= limits.budget_s * limits.patience:
                 break
             late += take()
+            kept += gaps or samples[-1].blocked
         leaves_work = late > len(samples) // 2 and all(take() for _ in range(min(CONFIRMING, most - len(samples))))
         samples[-1] = samples[-1]._replace(returned=returned)
         if leaves_work:

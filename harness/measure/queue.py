@@ -14,6 +14,8 @@ SHORTEST_WAIT_NS = 30_000
 """Shortest time that the spinning kernel runs."""
 LONGEST_WAIT_NS = 32_000_000
 """Longest time that the spinning kernel runs."""
+SHRINK = 0.97
+"""Factor on the wait after a sample that it covered; the wait doubles after one that it did not."""
 
 
 class Sample(NamedTuple):
@@ -45,10 +47,15 @@ class Queue:
         self._stop = stop
         self._stream = stream
         self._elapsed_ms = elapsed_ms
-        self._wait_ns = SHORTEST_WAIT_NS
+        self._wait_ns = self._least_ns = SHORTEST_WAIT_NS
+        self._most_ns = LONGEST_WAIT_NS
 
     def sample(self, call: Callable[[], Any], slot: int, *, flush: bool = True) -> Sample:
-        """Time one call; `blocked` is true if all of it was enqueued before it could start."""
+        """Time one call; `blocked` is true if all of it was enqueued before it could start.
+
+        The next wait is longer if it was not, and a little shorter if it was, down to the one that `adapt` found:
+        on a busy host enqueueing takes longer at times.
+        """
         if flush and self._flush is not None:
             self._flush(slot % 256)
         self._spin((1,), (1,), (np.uint64(self._wait_ns), self._seen, np.uint32(slot)))
@@ -57,6 +64,8 @@ class Queue:
         self._stop.record(self._stream)
         blocked = not self._start.done
         self._stop.synchronize()
+        wait_ns = int(SHRINK * self._wait_ns) if blocked else 2 * self._wait_ns
+        self._wait_ns = min(max(wait_ns, self._least_ns), self._most_ns)
         return Sample(self._elapsed_ms(self._start, self._stop) * 1e6, blocked, returned)
 
     def adapt(self, call: Bound) -> bool:
@@ -68,14 +77,14 @@ class Queue:
         call()
         enqueue_ns = perf_counter_ns() - before
         self._stream.synchronize()
-        self._wait_ns = min(max(2 * enqueue_ns, SHORTEST_WAIT_NS), LONGEST_WAIT_NS)
-        while True:
-            if all(self.sample(call, 0).blocked for _ in range(3)):
-                return True
-            if self._wait_ns >= LONGEST_WAIT_NS:
-                self._wait_ns = SHORTEST_WAIT_NS
+        self._wait_ns = self._least_ns = min(max(2 * enqueue_ns, SHORTEST_WAIT_NS), LONGEST_WAIT_NS)
+        self._most_ns = LONGEST_WAIT_NS
+        while not all(self.sample(call, 0).blocked for _ in range(3)):
+            if self._least_ns == LONGEST_WAIT_NS:
+                self._wait_ns = self._least_ns = self._most_ns = SHORTEST_WAIT_NS
                 return False
-            self._wait_ns = min(2 * self._wait_ns, LONGEST_WAIT_NS)
+            self._least_ns = self._wait_ns
+        return True
 
     def clocks_mhz(self, count: int) -> list[float]:
         """The multiprocessors' clock in MHz before each of the first `count` samples."""

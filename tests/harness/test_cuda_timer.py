@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import math
 from contextlib import nullcontext
 from dataclasses import replace
+from itertools import pairwise
 from types import SimpleNamespace
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
 import pytest
@@ -15,117 +16,11 @@ from opgauge.harness.measure import Limits, UnfinishedError
 from opgauge.harness.measure.cuda import PAGE_BYTES, PLACE_BYTES, CudaTimer
 from opgauge.harness.measure.graphs import EMPTY_CALLS, STAMPS
 from opgauge.harness.result.result import Footprint
+from tests.fake_cuda import BASE_MHZ, SAMPLES, FakeArray, FakeCuda
 
 LIMITS = Limits(budget_s=60, min_samples=3, max_samples=4, warmup_s=0.0)
-SAMPLES = 12
-BASE_MHZ = 1980
-
-
-class FakeArray:
-    """Bytes on a device that is not there."""
-
-    def __init__(self, values: np.ndarray[Any, Any], log: list[str]) -> None:
-        self.values = values
-        self.nbytes = values.nbytes
-        self.data = SimpleNamespace(
-            memset_async=lambda *_: log.append("flush"), copy_from_device_async=lambda *_: log.append("copy")
-        )
-
-    def __getitem__(self, key: slice) -> Self:
-        return type(self)(self.values[key], [])
-
-    def get(self) -> np.ndarray[Any, Any]:
-        """The bytes here."""
-        return self.values
-
-
-class FakeCuda:
-    """Enough of CuPy for a timer: notes what is enqueued; every event pair is 10 µs apart."""
-
-    def __init__(self) -> None:
-        self.log: list[str] = []
-        self.clocks = [BASE_MHZ] * SAMPLES
-        self.uint8, self.float32 = np.uint8, np.float32
-        self.capturing = True
-        self.elapsed_ms = 0.01
-        self.now_ns = self.idle_ns = self.late_ns = 0
-        self.late_calls = 100
-        runtime = SimpleNamespace(getDevice=lambda: 0)
-        self.cuda = SimpleNamespace(
-            Device=lambda index: self._context(
-                attributes={"L2CacheSize": 50 << 20, "MultiProcessorCount": 132}, synchronize=self._wait
-            ),
-            Stream=lambda non_blocking: self,
-            Event=lambda: SimpleNamespace(record=self._note("event"), synchronize=self._note("wait"), done=False),
-            get_elapsed_time=lambda *_: self.elapsed_ms,
-            MemoryHook=FakeHook,
-            runtime=runtime,
-        )
-        self.ptr = 0
-
-    def _wait(self, *_: object) -> None:
-        """Wait for the device: as long as for an idle one, and for what the last call left elsewhere."""
-        is_late = self.log[-3:] == ["call", "event", "wait"] and self.late_calls > 0
-        self.now_ns += self.idle_ns + self.late_ns * is_late
-        self.late_calls -= is_late
-
-    def _note(self, word: str) -> Callable[..., None]:
-        return lambda *_: self.log.append(word)
-
-    def _context(self, **facts: Any) -> Any:
-        return type("Context", (), {"__enter__": lambda _: None, "__exit__": lambda *_: None, **facts})()
-
-    def __enter__(self) -> None:
-        """The stream is current."""
-
-    def __exit__(self, *_: object) -> None:
-        """It is no longer."""
-
-    def RawModule(self, *, code: str, options: tuple[str, ...]) -> Any:  # noqa: N802  CuPy's name
-        """A module whose spinning kernel writes the clock that the test chose."""
-        assert "spin" in code
-        assert options
-        return SimpleNamespace(get_function=lambda name: self._spin if name == "spin" else self._note(name))
-
-    def _spin(self, grid: Any, block: Any, arguments: tuple[Any, FakeArray, Any]) -> None:
-        wait_ns, seen, slot = arguments
-        self.log.append("spin")
-        clock = self.clocks[int(slot) % len(self.clocks)]
-        seen.values[2 * slot : 2 * slot + 2] = [int(wait_ns), int(wait_ns) * clock // 1000]
-
-    def zeros(self, size: int, dtype: Any) -> FakeArray:
-        """An array."""
-        return FakeArray(np.zeros(size, dtype), self.log)
-
-    empty = zeros
-
-    def get_default_memory_pool(self) -> Any:
-        """A pool with nothing in it."""
-        return SimpleNamespace(free_all_blocks=lambda: None)
-
-    def synchronize(self) -> None:
-        """Everything is done at once."""
-
-    def begin_capture(self) -> None:
-        """Calls go into a graph from here."""
-        self.log.append("begin")
-
-    def end_capture(self) -> Any:
-        """A graph, or what CUDA says of a capture that went wrong."""
-        self.log.append("end")
-        if not self.capturing:
-            raise RuntimeError
-        return SimpleNamespace(upload=self._note("upload"), launch=self._note("graph"))
-
-
-class FakeHook:
-    """A memory hook that can be entered."""
-
-    def __enter__(self) -> None:
-        """It listens."""
-
-    def __exit__(self, *_: object) -> None:
-        """It does not."""
+ADAPTING = 3
+"""Samples before these that find the length of the wait."""
 
 
 @pytest.fixture
@@ -176,6 +71,7 @@ def measure(fake: FakeCuda, limits: Limits = LIMITS) -> Any:
     """A measurement of a call that only notes itself."""
     timer = CudaTimer()
     fake.log.clear()
+    fake.waits_ns.clear()
     with timer.session("numpy"):
         return timer.measure(lambda: fake.log.append("call"), limits).measurement
 
@@ -273,6 +169,42 @@ def test_what_cannot_be_captured_is_called_back_to_back(fake: FakeCuda) -> None:
     assert "graph" not in after
     assert after.count("call") == (1 + 9) * 200 + 1
     assert measured.hot_ns == 50.0
+
+
+def test_samples_with_launch_gaps_are_dropped_and_the_wait_grows(fake: FakeCuda) -> None:
+    """A host that takes long at times leaves gaps in these samples only; the wait doubles, then shrinks again."""
+    fake.enqueue_ns = lambda sample: 50_000 if sample in {ADAPTING + 2, ADAPTING + 8} else 0
+    measured = measure(fake)
+    assert (len(measured.samples_ns), measured.dropped) == (SAMPLES - 1, 1)
+    assert measured.timer == "cuda-event-cold/2"
+    waits_ns = fake.waits_ns[ADAPTING : ADAPTING + SAMPLES]
+    assert waits_ns[2] == 2 * waits_ns[1]
+    assert all(30_000 < now < before for before, now in pairwise(waits_ns[2:]))
+
+
+def test_samples_with_launch_gaps_do_not_count_as_wanted(fake: FakeCuda) -> None:
+    """Without time, the least number of samples is taken beside those with gaps."""
+    fake.enqueue_ns = lambda sample: 50_000 if sample in {ADAPTING + 1, ADAPTING + 3} else 0
+    measured = measure(fake, replace(LIMITS, budget_s=0.0, patience=math.inf))
+    assert (len(measured.samples_ns), measured.dropped) == (3, 1)
+
+
+def test_a_call_that_waits_for_the_device_has_gaps(fake: FakeCuda) -> None:
+    """All samples count, the timer's name says so, and the wait stays short."""
+    fake.enqueue_ns = lambda _: 10**9
+    measured = measure(fake)
+    assert (len(measured.samples_ns), measured.dropped) == (SAMPLES, 0)
+    assert measured.timer == "cuda-event-cold/2 with launch gaps"
+    most_ns = fake.waits_ns.index(max(fake.waits_ns))
+    assert set(fake.waits_ns[most_ns + 1 :][:SAMPLES]) == {30_000}
+
+
+def test_a_host_that_covers_few_samples_has_gaps(fake: FakeCuda) -> None:
+    """If most samples have gaps though the first had none, all count, and the timer's name says so."""
+    fake.enqueue_ns = lambda sample: 0 if sample <= ADAPTING + 2 else 10**9
+    measured = measure(fake)
+    assert (len(measured.samples_ns), measured.dropped) == (SAMPLES, 0)
+    assert measured.timer == "cuda-event-cold/2 with launch gaps"
 
 
 def test_throttled_samples_are_dropped_and_counted(fake: FakeCuda) -> None:
