@@ -232,7 +232,7 @@ class CudaTimer:
                 return count
 
     def _cold(self, call: Bound, queue: Queue, limits: Limits, most: int, hooks: Hooks, *, gaps: bool) -> list[Sample]:
-        """As many samples as the limits want, beside those with launch gaps. gaps: whether all have them, and count."""
+        """Samples of the call; those with launch gaps are extra. gaps: whether all have them, and count."""
         samples: list[Sample] = []
         kept = 0
         late = 0
