@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 REFERENCE = "reference"
 """Resource of members that compute references; members that measure have a resource named after their backend."""
 PREFETCHED = 2
-"""Tasks per device of a host whose references are computed before it is free; for GPUs, at least one per process."""
+"""Tasks per device of a host whose references are ready before it is free; for GPUs, beside those being computed."""
 TRIES = 2
 """Members that a task is sent to before it is reported as lost."""
 RESTART_S = 120.0
@@ -165,7 +165,7 @@ class _Dispatcher:
         ready, devices = sum(task.host == name for task in waiting), host.slots.get(waiting[0].backend, 0)
         most = PREFETCHED * devices
         if waiting[0].backend != "cpu":
-            most = max(most, host.slots[REFERENCE])
+            most += host.slots[REFERENCE]
         for task in islice(waiting, max(0, len(waiting) - (devices - host.tasks))):
             if ready >= most:
                 return
