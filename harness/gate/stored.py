@@ -5,8 +5,8 @@ Results are read as stored, without building their cases.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,12 +20,16 @@ from opgauge.harness.result.result import Environment, Measurement, Result, Stat
 from opgauge.harness.run.environment import differences
 from opgauge.harness.run.tree import Tree, reachable
 from opgauge.harness.store import Store, queries, run_queries, self_tests
+from opgauge.harness.store.history import history_of
+from opgauge.harness.store.projects import list_commits
 from opgauge.harness.store.queries import CaseInfo, Detail
 from opgauge.harness.store.run_queries import RunInfo
 
 if TYPE_CHECKING:
     from opgauge.harness.gate.run import GateRun
 
+FINISHED = ("finished", "imported")
+"""Statuses of runs that may be compared."""
 LEAST_RUNS = 10
 """Least runs of `opgauge aa` for a noise floor."""
 RUNS = 10
@@ -39,17 +43,18 @@ class Stored:
     tree: Tree
     blocks: Mapping[Subject, Sequence[BlockOutcome]]
     cases: Mapping[str, CaseInfo] = field(default_factory=dict)
-    runs: tuple[RunInfo, ...] = ()
 
 
 def load(engine: Engine, name: str, tree: Path, here: Environment, devices: Iterable[str]) -> Stored:
-    """Results of the run whose id begins with `name`, else of the latest runs of the branch of that name.
+    """Results of the run whose id begins with `name`, else of runs of the latest commits of the branch of that name.
 
     Raises NothingError without any, and TreeError, naming the difference, for results of another kind of machine
     than `here`.
     """
     names = list(devices)
-    runs = run_queries.find_runs(engine, name) or _of_branch(engine, name, tree)
+    runs = run_queries.find_runs(engine, name) or runs_of_branch(
+        engine, name, project=here.project, commits=set(reachable(tree, name))
+    )
     if not runs:
         msg = f"no run and no branch {name!r} with results in the database"
         raise NothingError(msg)
@@ -58,27 +63,26 @@ def load(engine: Engine, name: str, tree: Path, here: Environment, devices: Iter
         found = [text for device in names for text in differences(here, runs[0].environment, device)]
         msg = f"run {runs[0].id[:8]} cannot be compared with: {'; '.join(found)}"
         raise TreeError(msg)
-    chosen = sorted(same[:RUNS], key=lambda run: run.started)
+    chosen = same[:RUNS]
     cases: dict[str, CaseInfo] = {}
     blocks = load_blocks(engine, chosen, cases)
     label = f"run {chosen[0].id[:8]}" if len(chosen) == 1 else f"{len(chosen)} runs of {name}"
     return Stored(
-        Tree(tree, chosen[-1].commit, label),
+        Tree(tree, chosen[0].commit, label),
         {subject: found for subject, found in blocks.items() if subject.device in names},
         cases,
-        tuple(chosen),
     )
 
 
 def load_blocks(
-    engine: Engine, runs: Iterable[RunInfo], cases: dict[str, CaseInfo] | None = None
+    engine: Engine, runs: Sequence[RunInfo], cases: dict[str, CaseInfo] | None = None
 ) -> dict[Subject, list[BlockOutcome]]:
-    """Outcomes in stored runs, oldest first: the latest successful ones, at most `RUNS`, else all.
+    """Outcomes in stored runs, whose latest is first: the latest successful ones, at most `RUNS`, oldest first.
 
     cases: receives the cases by id.
     """
     blocks: dict[Subject, list[BlockOutcome]] = {}
-    for run in sorted(runs, key=lambda run: run.started):
+    for run in reversed(runs):
         details = queries.list_details(engine, run.key, limit=100_000)
         infos = queries.load_cases(engine, {one.point.case_key for one in details})
         for one in details:
@@ -131,10 +135,19 @@ def keep(store: Store, run: GateRun, here: Environment, command: str) -> str:
     return stored
 
 
-def _of_branch(engine: Engine, branch: str, tree: Path) -> list[RunInfo]:
-    commits = set(reachable(tree, branch))
-    finished = (run for run in run_queries.list_runs(engine) if run.status in {"finished", "imported"})
-    return [run for run in finished if run.branch == branch or run.commit in commits]
+def runs_of_branch(
+    engine: Engine, branch: str, *, project: str | None = None, commits: Collection[str] = ()
+) -> list[RunInfo]:
+    """Finished runs of a branch, latest commit first; those of modified trees only if there is no other.
+
+    project: None: that of the run that was measured last. commits: commits of the branch, for runs that name another.
+    """
+    finished = (run for run in run_queries.load_runs_after(engine, 0) if run.status in FINISHED)
+    found = [run for run in finished if run.branch == branch or run.sha in commits]
+    if project is None:
+        project = max(found, key=lambda run: run.started).project if found else ""
+    ours = [replace(run, branch=branch) for run in found if run.project in {"", project}]
+    return list(history_of(ours, list_commits(engine, project), branch).runs[::-1])
 
 
 def _sound(blocks: list[BlockOutcome]) -> list[BlockOutcome]:

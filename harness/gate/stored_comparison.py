@@ -17,7 +17,7 @@ from opgauge.harness.gate.gate import judge
 from opgauge.harness.gate.policy import NOTHING_ASKED
 from opgauge.harness.gate.record import BASE, HEAD, BlockOutcome, Job, JobRecord
 from opgauge.harness.gate.run import Conditions, GateRun
-from opgauge.harness.gate.stored import load_blocks
+from opgauge.harness.gate.stored import FINISHED, load_blocks, runs_of_branch
 from opgauge.harness.judge.compare import compare_run
 from opgauge.harness.judge.estimate import LEAST_PAIRS
 from opgauge.harness.judge.verdict import Subject
@@ -26,15 +26,13 @@ from opgauge.harness.run.tree import Tree
 from opgauge.harness.store import LATEST, run_queries
 from opgauge.harness.store.run_queries import RunInfo
 
-FINISHED = frozenset({"finished", "imported"})
-"""Statuses of runs that may be compared."""
 LEAST_COMMIT = 6
 """Least characters of an abbreviated commit."""
 Chosen = Callable[[Subject], bool]
 
 
 def resolve(engine: Engine, name: str) -> list[RunInfo]:
-    """Runs of a name: `last`, the beginning of one id, or all runs of a commit or branch, newest first.
+    """Runs of a name: `last`, the beginning of one id, all runs of a commit, or those of a branch, latest first.
 
     Raises NothingError for none, and for a beginning of several ids.
     """
@@ -46,7 +44,8 @@ def resolve(engine: Engine, name: str) -> list[RunInfo]:
         msg = f"several runs begin with {name}: {by_id[0].id}, {by_id[1].id}, …"
         raise NothingError(msg)
     is_commit = len(name) >= LEAST_COMMIT
-    found = by_id or [run for run in runs if run.branch == name or (is_commit and run.commit.startswith(name))]
+    of_commit = [run for run in runs if is_commit and run.commit.startswith(name)]
+    found = by_id or of_commit or runs_of_branch(engine, name)
     if not found:
         msg = f"no run, commit or branch {name!r} with results in the database"
         raise NothingError(msg)

@@ -20,7 +20,7 @@ from opgauge.harness.gate.plan import GatePlan
 from opgauge.harness.gate.policy import Policy
 from opgauge.harness.gate.pool import Clock
 from opgauge.harness.gate.record import Job, JobRecord
-from opgauge.harness.gate.stored import noise_floors
+from opgauge.harness.gate.stored import load, noise_floors, runs_of_branch
 from opgauge.harness.report.history import find_series
 from opgauge.harness.result.result import Environment, Measurement, Result, Status, Trial
 from opgauge.harness.run.environment import capture
@@ -86,6 +86,26 @@ def test_results_of_another_machine_are_refused(tmp_path: Path) -> None:
     keep_runs(db, [1.0], replace(here, hard={**here.hard, "cpu.model": "Z80"}))
     assert "and 'Z80' there" in gate("--against", "trunk", db=db, codes=(ExitCode.NOTHING,))
     assert "no run and no branch 'nowhere'" in gate("--against", "nowhere", db=db, codes=(ExitCode.NOTHING,))
+
+
+def test_a_branch_is_its_latest_commits(tmp_path: Path) -> None:
+    """Runs are taken by the order of commits, of this project, without modified trees unless there is nothing else."""
+    db, here = tmp_path / "runs.db", capture(["cpu"], tree=ROOT)
+    for number in (*range(3, 15), 2, 1, 0):
+        soft = {"commit": f"{number:040x}", "commit_time": f"2026-11-{1 + number:02}T00:00:00+00:00"}
+        keep_runs(db, [float(number)], here, project=here.project, **soft)
+    keep_runs(db, [1.0] * 2, here, project="another")
+    keep_runs(db, [1.0] * 2, here, project=here.project, dirty="yes")
+    keep_runs(db, [1.0], here, branch="topic", project=here.project, dirty="yes", commit="f-dirty")
+    with Store.open(f"sqlite:///{db}") as store:
+        found = runs_of_branch(store.engine, "trunk", project=here.project)
+        assert [int(run.commit, 16) for run in found] == list(range(14, -1, -1))
+        assert [run.commit for run in runs_of_branch(store.engine, "topic")] == ["f-dirty"]
+        stored = load(store.engine, "trunk", ROOT, here, ["cpu"])
+        assert int(stored.tree.commit, 16) == 14
+        assert [[one.samples_ns for one in blocks] for blocks in stored.blocks.values()] == [
+            [(float(number),) for number in range(5, 15)]
+        ]
 
 
 def test_history_names_the_run_where_the_level_changed(tmp_path: Path) -> None:
