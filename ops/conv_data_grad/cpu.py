@@ -25,6 +25,7 @@ from opgauge.ops.conv_data_grad.cpu_columns import (
     links_of,
     share_products,
 )
+from opgauge.ops.conv_data_grad.cpu_costs import prefers_tiles
 from opgauge.ops.conv_data_grad.op import ConvDataGradParams, ConvGeometry, geometry, three
 
 HALF_BYTES = 2
@@ -44,9 +45,6 @@ LEAST_CUT = 4
 """Taps per tap that reaches dx from which the latter are copied first."""
 PADDED_BYTES = 1 << 20
 """Maximum size of slices with margins, of which each tap is one loop: they fit the second-level cache."""
-MOST_WASTE, LIBRARY_PRODUCTS, FOLD_PRODUCTS = 1.3, (0.86, 1.42), (91, 112)
-"""Products of tiles per product that counts up to which they are preferred; products of tiles in the time of one by
-BLAS, and in the time in which an element of its columns is folded, both with channels first and last."""
 
 
 @kernel("conv_data_grad", "optimized", "cpu", FLOATS, prepare=True)
@@ -104,23 +102,9 @@ def _select(found: ConvGeometry, tensors: Tensors) -> Bound:
     if tensors.dy.size and tensors.weight.size:
         if _small_groups(found):
             return _directly(found, tensors)
-        if found.groups == 1 and _fills_tiles(found, tensors.wide):
+        if found.groups == 1 and prefers_tiles(found, tensors):
             return (_by_pixels if found.is_pointwise and not found.channels_last else _by_rows)(found, tensors)
     return by_columns(found, tensors)
-
-
-def _fills_tiles(found: ConvGeometry, wide: Any) -> bool:
-    """Whether few products of tiles, which have all taps for every pixel of dx, are with zeros or idle columns."""
-    from opgauge.ops._cpu.tile.jit import tile_columns
-
-    if {*found.strides} != {1} or (found.is_pointwise and share_products(found)):
-        return False
-    columns = tile_columns(np.empty(0, wide))
-    computed = prod(found.size) * -(-found.channels // columns) * columns
-    last, worth = found.channels_last, MOST_WASTE
-    if not found.is_pointwise:
-        worth = max(worth, LIBRARY_PRODUCTS[last] + FOLD_PRODUCTS[last] / found.out_channels)
-    return bool(computed <= worth * prod(found.out_size) * found.channels)
 
 
 def _small_groups(found: ConvGeometry) -> bool:

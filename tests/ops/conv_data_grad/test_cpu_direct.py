@@ -8,6 +8,7 @@ import pytest
 from opgauge.ops import FLOATS, ShapeError
 from opgauge.ops.conv_data_grad import cpu, cpu_columns
 from opgauge.ops.conv_data_grad.cpu_columns import FEW_PIXELS, images_at_once
+from opgauge.ops.conv_data_grad.cpu_costs import prefers_tiles
 from opgauge.ops.conv_data_grad.op import ConvDataGradParams, geometry
 from tests.draws import drawn_of
 from tests.ops.attempts import complaint, inputs_of
@@ -136,3 +137,21 @@ def test_filters_without_taps_are_refused(last: bool) -> None:
     params = ConvDataGradParams(data_format="channels_last" if last else "channels_first")
     with pytest.raises(ShapeError, match="no taps"):
         geometry(x, weight, params)
+
+
+@pytest.mark.parametrize(
+    ("pixels", "channels", "outs", "last", "tiled"),
+    [(3, 96, 768, True, True), (3, 96, 768, False, False), (28, 128, 128, True, True), (56, 64, 3, True, True)],
+)
+def test_tiles_are_used_where_they_are_estimated_to_be_faster(
+    pixels: int, channels: int, outs: int, *, last: bool, tiled: bool
+) -> None:
+    """Few pixels suit tiles where channels are last, and BLAS where they are first; many suit tiles."""
+    shape = (1, pixels, pixels, channels) if last else (1, channels, pixels, pixels)
+    taps = (outs, 3, 3, channels) if last else (outs, channels, 3, 3)
+    found = geometry(
+        shape, taps, ConvDataGradParams(padding_before=1, data_format="channels_last" if last else "channels_first")
+    )
+    dx, dy = np.empty(shape, np.float32), np.empty((1, *found.out_size, outs), np.float32)
+    tensors = cpu_columns.Tensors(dy, np.empty(taps, np.float32), dx, None, np.dtype(np.float32))
+    assert prefers_tiles(found, tensors) is tiled
