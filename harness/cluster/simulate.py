@@ -68,16 +68,15 @@ class _Host:
     def next(self, waiting: deque[Load], now: float) -> float:
         """When a device that is free now is done with its next case; something must wait.
 
-        The heaviest case whose reference is there, else a light one whose reference the device's process computes.
+        The heaviest case whose reference is there, else a light one whose reference the device's process computes, else
+        the heaviest.
         """
-        there = next((one for one in self.ahead if one[0] <= now), None)
-        if there is None and waiting:
+        place = next((place for place, (ready, _) in enumerate(self.ahead) if ready <= now), None)
+        if place is None and waiting:
             load = waiting.pop()
             return now + load.reference_s + load.device_s
-        if there is None:
-            there = min(self.ahead, key=lambda one: one[0])
-        self.ahead.remove(there)
-        return max(now, there[0]) + there[1].device_s
+        ready, load = self.ahead.pop(place or 0)
+        return max(now, ready) + load.device_s
 
 
 def simulate(loads: Sequence[Load], shape: Shape) -> Simulated:

@@ -6,7 +6,7 @@ Results are read as stored, without building their cases.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,7 +20,7 @@ from opgauge.harness.result.result import Environment, Measurement, Result, Stat
 from opgauge.harness.run.environment import differences
 from opgauge.harness.run.tree import Tree, reachable
 from opgauge.harness.store import Store, queries, run_queries, self_tests
-from opgauge.harness.store.history import history_of
+from opgauge.harness.store.history import history_of_branch
 from opgauge.harness.store.projects import list_commits
 from opgauge.harness.store.queries import CaseInfo, Detail
 from opgauge.harness.store.run_queries import RunInfo
@@ -142,12 +142,13 @@ def runs_of_branch(
 
     project: None: that of the run that was measured last. commits: commits of the branch, for runs that name another.
     """
-    finished = (run for run in run_queries.load_runs_after(engine, 0) if run.status in FINISHED)
-    found = [run for run in finished if run.branch == branch or run.sha in commits]
+    runs = [run for run in run_queries.load_runs_after(engine, 0) if run.status in FINISHED]
     if project is None:
-        project = max(found, key=lambda run: run.started).project if found else ""
-    ours = [replace(run, branch=branch) for run in found if run.project in {"", project}]
-    return list(history_of(ours, list_commits(engine, project), branch).runs[::-1])
+        on_branch = (run for run in runs if run.branch == branch or run.sha in commits)
+        latest = max(on_branch, key=lambda run: run.started, default=None)
+        project = latest.project if latest else ""
+    ours = (run for run in runs if run.project in {"", project})
+    return list(history_of_branch(ours, list_commits(engine, project), branch, commits).runs[::-1])
 
 
 def _sound(blocks: list[BlockOutcome]) -> list[BlockOutcome]:

@@ -36,20 +36,24 @@ def resolve(engine: Engine, name: str) -> list[RunInfo]:
 
     Raises NothingError for none, and for a beginning of several ids.
     """
-    runs = [run for run in run_queries.list_runs(engine) if run.status in FINISHED]
-    if name == LATEST and runs:
-        return runs[:1]
-    by_id = run_queries.find_runs(engine, name) if name else []
-    if len(by_id) > 1:
-        msg = f"several runs begin with {name}: {by_id[0].id}, {by_id[1].id}, …"
-        raise NothingError(msg)
-    is_commit = len(name) >= LEAST_COMMIT
-    of_commit = [run for run in runs if is_commit and run.commit.startswith(name)]
-    found = by_id or of_commit or runs_of_branch(engine, name)
+    if name == LATEST:
+        found = _finished(run_queries.list_runs(engine))[:1]
+    else:
+        found = run_queries.find_runs(engine, name) if name else []
+        if len(found) > 1:
+            msg = f"several runs begin with {name}: {found[0].id}, {found[1].id}, …"
+            raise NothingError(msg)
+        if not found and len(name) >= LEAST_COMMIT:
+            found = _finished(run_queries.list_runs(engine, commit=name))
+        found = found or runs_of_branch(engine, name)
     if not found:
         msg = f"no run, commit or branch {name!r} with results in the database"
         raise NothingError(msg)
     return found
+
+
+def _finished(runs: Sequence[RunInfo]) -> list[RunInfo]:
+    return [run for run in runs if run.status in FINISHED]
 
 
 def compare_stored(

@@ -6,7 +6,7 @@ A series is a case of one project by one implementation on one device of machine
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import datetime
 from statistics import median
 from typing import Any
@@ -19,7 +19,7 @@ from opgauge.harness.judge.pattern import matches
 from opgauge.harness.judge.verdict import Subject
 from opgauge.harness.result.result import Status
 from opgauge.harness.store import queries, run_queries
-from opgauge.harness.store.history import History, history_of
+from opgauge.harness.store.history import History, history_of, history_of_branch
 from opgauge.harness.store.projects import find_project, list_commits
 from opgauge.harness.store.queries import CaseInfo
 from opgauge.harness.store.run_queries import RunInfo
@@ -143,11 +143,11 @@ def _histories(engine: Engine, branch: str | None, commits: Collection[str]) -> 
     for run in run_queries.load_runs_after(engine, 0):
         projects.setdefault(run.project, []).append(run)
     for name, runs in projects.items():
-        chosen, configured = runs, branch or find_project(engine, name).default_branch
+        known = list_commits(engine, name)
         if branch:
-            on_branch = (run for run in runs if run.branch == branch or run.sha in commits)
-            chosen = [replace(run, branch=branch) for run in on_branch]
-        yield history_of(chosen, list_commits(engine, name), configured)
+            yield history_of_branch(runs, known, branch, commits)
+        else:
+            yield history_of(runs, known, find_project(engine, name).default_branch)
 
 
 def _points(times: Mapping[int, list[float]], runs: Mapping[int, RunInfo]) -> tuple[SeriesPoint, ...]:

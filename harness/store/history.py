@@ -8,8 +8,8 @@ measured later takes its place among the old ones.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 
 from opgauge.harness.store.projects import Commit
@@ -68,6 +68,14 @@ def history_of(runs: Sequence[RunInfo], commits: Mapping[str, Commit], configure
         # a project of modified trees only has no other runs to show
         inside, beside = beside, ()
     return History(branch, inside, beside, dates)
+
+
+def history_of_branch(
+    runs: Iterable[RunInfo], commits: Mapping[str, Commit], branch: str, reachable: Collection[str] = ()
+) -> History:
+    """The history of a branch of one project: its runs, and those of its `reachable` commits that name another."""
+    found = [replace(run, branch=branch) for run in runs if run.branch == branch or run.sha in reachable]
+    return history_of(found, commits, branch)
 
 
 def _dates(runs: Sequence[RunInfo], commits: Mapping[str, Commit]) -> dict[int, datetime]:

@@ -49,12 +49,12 @@ def prefers_tiles(found: ConvGeometry, tensors: Tensors) -> bool:
     if {*found.strides} != {1}:
         return False
     columns = tile_columns(np.empty(0, tensors.wide))
-    idle = -(-found.channels // columns) * columns / found.channels
+    padded = -(-found.channels // columns) * columns
     pixels, out_pixels = found.batch * prod(found.size), found.batch * prod(found.out_size)
-    cost, folded = COSTS[found.channels_last, found.is_pointwise], found.channels * prod(found.kernel)
-    tiles = cost.tile_start + idle * (pixels + cost.tile_pixels) * folded * found.out_channels
+    cost, taps = COSTS[found.channels_last, found.is_pointwise], prod(found.kernel)
+    tiles = cost.tile_start + (pixels + cost.tile_pixels) * padded * taps * found.out_channels
     library = cost.library
     if tensors.wide.itemsize * (tensors.dy.size + tensors.dx.size) >= LARGE_BYTES:
         library = max(library, LARGE_LIBRARY[tensors.dy.dtype != tensors.wide])
-    products = library * (out_pixels + cost.library_pixels) * folded * found.out_channels
-    return bool(tiles <= MOST_LOST * (products + cost.fold * out_pixels * folded + cost.library_start))
+    products = library * (out_pixels + cost.library_pixels) * found.out_channels + cost.fold * out_pixels
+    return bool(tiles <= MOST_LOST * (products * found.channels * taps + cost.library_start))

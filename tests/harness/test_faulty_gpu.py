@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 
 from opgauge.harness.measure import Limits
-from opgauge.harness.result.result import Result, Status, Trial
+from opgauge.harness.result.result import Status
 from opgauge.harness.run.execute import LocalExecutor
 from opgauge.ops import available
 from opgauge.ops._cuda.source import compile_source
-from tests.faulty.trial import trial
+from tests.faulty.trial import between_right_ones, trial
 
 QUICK = Limits(budget_s=0.01, min_samples=2, max_samples=3, warmup_s=0.0)
 PRELOAD = ("tests.faulty.device",)
@@ -26,16 +26,6 @@ def executor() -> Iterator[LocalExecutor]:
         pytest.skip("no cuda here")
     with LocalExecutor(limits=QUICK, timeout_s=20, preload=PRELOAD) as made:
         yield made
-
-
-def on_device(implementation: str) -> Trial:
-    """A small p_norm on the first GPU."""
-    return replace(trial(implementation), backend="cuda", device="cuda:0")
-
-
-def run(executor: LocalExecutor, *implementations: str) -> list[Result]:
-    """The results of small trials in one batch."""
-    return list(executor.run([on_device(name) for name in implementations]))
 
 
 @pytest.mark.gpu
@@ -53,15 +43,13 @@ def test_a_fault_on_a_gpu_is_a_result_and_the_batch_goes_on(
     executor: LocalExecutor, implementation: str, status: Status, words: str
 ) -> None:
     """A faulty kernel between two right ones has its own status and reason; the others are ok."""
-    before, fault, after = run(executor, "baseline", implementation, "baseline")
-    assert (before.status, after.status) == (Status.OK, Status.OK), after.reason
+    fault = between_right_ones(executor, replace(trial(implementation), backend="cuda", device="cuda:0"))
     assert fault.status is status, fault.reason
     assert words in fault.reason
-    assert fault.measurement is None
 
 
 def test_the_faulty_kernels_compile() -> None:
     """They fail where they run, not before."""
-    names = ("illegal", "failing", "endless", "overrun")
+    names = ("illegal_access", "device_assert", "endless_kernel", "overrun")
     source = Path(__file__).parents[1] / "faulty" / "device.cu"
     assert set(compile_source(source, names, "sm_75").names) == set(names)
