@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from opgauge.harness.measure.cpu import switches_of_process
 from opgauge.harness.result.time_text import time_text
 from opgauge.harness.worker.attempt import Attempt, WrongError
 from opgauge.harness.worker.bits import has_bits
@@ -34,7 +35,7 @@ All are made if one finds outputs of earlier inputs.
 STALE = 3
 """Number of times that outputs of earlier inputs must be found before they count."""
 LEAST_SEQUENCES, SEQUENCES, SEQUENCE_NS, MOST_CALLS = 2, 5, 300_000, 400
-"""Timed sequences of calls of each kind, least and most, their time in ns, and their most calls."""
+"""Timed sequences of calls of each kind, least that kept their CPU and most; their time in ns, and their most calls."""
 MOST_DEARER, LEAST_DEARER_NS = 1.6, 1_000
 """Largest ratio of a call after a change to one without, and least difference in ns."""
 ROUNDS = 3
@@ -109,11 +110,14 @@ class Succession:
             return
         for _ in range(ROUNDS):
             same_ns = changed_ns = float("inf")
-            for number in range(1, SEQUENCES + 1):
-                drawn, spoilt = self._draw(calls), self._draw_out(calls)
+            undisturbed = 0
+            for left in reversed(range(SEQUENCES)):
+                drawn, spoilt, switches = self._draw(calls), self._draw_out(calls), switches_of_process()
                 same_ns = min(same_ns, self._time(spare, spare_out, drawn, spoilt))
+                undisturbed += switches_of_process() == switches
                 changed_ns = min(changed_ns, self._time(self._bytes, self._out, drawn, spoilt))
-                if number >= LEAST_SEQUENCES and changed_ns <= MOST_DEARER * same_ns + LEAST_DEARER_NS:
+                is_sure = undisturbed >= LEAST_SEQUENCES or not left
+                if is_sure and changed_ns <= MOST_DEARER * same_ns + LEAST_DEARER_NS:
                     return
         reason = (
             f"a call takes {time_text(changed_ns)} where an element has changed since the last one and "

@@ -39,8 +39,9 @@ AT_WORK = {
     "skips_when_large_output_is_there": "the poison before it makes it work",
     "skips_when_device_output_is_there": "the poison before it makes it work",
     "skips_within_a_millisecond": "the pause before it makes it work",
+    "skips_and_waits_when_alone": "it takes as long as the work",
 }
-"""Cheats that may pass where a sample is one call, as on a GPU or a busy host: that call works, and its time counts."""
+"""Cheats that may pass where a sample is one call, as on a GPU or a busy host: its time is that of the work."""
 
 
 @pytest.fixture(scope="module")
