@@ -38,8 +38,6 @@ LEAST_CLOCK = 0.75
 HOT_NS = 2_000_000
 MOST_HOT_CALLS = 200
 """Least duration of a graph of calls, and most calls in it."""
-READ_BYTES, READ_THREADS, READ_BLOCKS = 16, 512, 4
-"""Bytes per load, threads per block and blocks per multiprocessor of the kernel that reads."""
 LATE_NS, LATE_SHARE = 50_000.0, 0.1
 """Longest wait for the device after the timed stream has ended, unless other streams are busy."""
 LATE_TIMES, IDLE_WAITS = 2, 3
@@ -76,9 +74,6 @@ class CudaTimer:
             self._spin = self._module.get_function("spin")
             self._empty = self._module.get_function("empty")
             self._stamp = self._module.get_function("stamp")
-            self._read = self._module.get_function("read_all")
-            self._seen_bits = xp.zeros(1, np.uint32)
-            self._multiprocessors = int(self._device.attributes["MultiProcessorCount"])
             self._multiply_add = self._module.get_function("multiply_add")
             self._start, self._stop = xp.cuda.Event(), xp.cuda.Event()
             with self._stream:
@@ -137,12 +132,6 @@ class CudaTimer:
     def launch_arithmetic(self, out: Any, blocks: int, rounds: int) -> None:
         """Launch `blocks` · 256 threads that each do 4 · `rounds` multiply-adds."""
         self._multiply_add((blocks,), (256,), (out, np.uint32(rounds)))
-
-    def launch_read(self, source: Any, nbytes: int) -> None:
-        """Launch a kernel that reads the first `nbytes` of device memory."""
-        words = nbytes // READ_BYTES
-        blocks = max(1, min(-(-words // READ_THREADS), READ_BLOCKS * self._multiprocessors))
-        self._read((blocks,), (READ_THREADS,), (source.ptr, np.uint64(words), self._seen_bits))
 
     def make_flush(self) -> Flush:
         """A callable that overwrites the device's L2 cache, on the stream on which calls are made."""

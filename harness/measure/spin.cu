@@ -35,24 +35,6 @@ extern "C" __global__ void multiply_add(float* out, unsigned int rounds) {
   if (a + b + c + d < 0.0f) out[0] = a;  // never true; keeps the chains
 }
 
-// Reads all of a buffer: four vectors in flight per thread.
-extern "C" __global__ void read_all(const uint4* from, unsigned long long words, unsigned int* out) {
-  const unsigned long long step = static_cast<unsigned long long>(gridDim.x) * blockDim.x;
-  unsigned int seen = 0;
-  for (unsigned long long i = blockIdx.x * static_cast<unsigned long long>(blockDim.x) + threadIdx.x; i < words;
-       i += 4 * step) {
-#pragma unroll
-    for (int part = 0; part < 4; ++part) {
-      const unsigned long long at = i + part * step;
-      if (at < words) {
-        const uint4 word = from[at];
-        seen |= word.x | word.y | word.z | word.w;
-      }
-    }
-  }
-  if (seen == 0x5eed5eedu) out[0] = seen;  // keeps the loads
-}
-
 // Lines that a kernel asked to be evicted last outlive any other traffic, however much: only their like displaces them.
 // So `displace` overwrites a buffer with that priority, and `release` gives it up again.
 extern "C" __global__ void displace(uint4* to, unsigned int words) {

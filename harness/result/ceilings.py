@@ -65,8 +65,8 @@ class Ceilings:
         """Least time at the achieved peaks, and the peak that decides; None if nothing was measured.
 
         written: share of the bytes that is written. Times are interpolated between reads only, half written and
-        writes only; between measured sizes they follow a power law. relaxed: of an implementation that declares
-        coarser arithmetic, as of TF32.
+        writes only; between measured sizes the lesser of a power law and a line counts. relaxed: of an implementation
+        that declares coarser arithmetic, as of TF32.
         """
         found = [self._moving(nbytes, written)] if nbytes else []
         rate, mode = self._matrix_rate(dtype, relaxed=relaxed)
@@ -117,11 +117,15 @@ class PeakBound(NamedTuple):
 
 
 def _between(sizes: Sequence[int], times: Sequence[float], size: int) -> float:
-    """Time for `size`: proportional beyond the largest measured size, constant below the smallest."""
+    """Time for `size`: proportional beyond the largest measured size, constant below the smallest.
+
+    Between two sizes the lesser of a power law and a line, which a launch followed by a constant rate is.
+    """
     if size <= sizes[0]:
         return times[0]
     if size >= sizes[-1]:
         return times[-1] * size / sizes[-1]
     above = bisect_right(sizes, size)
-    share = math.log(size / sizes[above - 1]) / math.log(sizes[above] / sizes[above - 1])
-    return float(times[above - 1] * (times[above] / times[above - 1]) ** share)
+    (small, large), (short, long) = sizes[above - 1 : above + 1], times[above - 1 : above + 1]
+    power = short * (long / short) ** (math.log(size / small) / math.log(large / small))
+    return float(min(power, short + (long - short) * (size - small) / (large - small)))

@@ -7,7 +7,7 @@ flushed.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from functools import partial
 from importlib import import_module
@@ -25,10 +25,11 @@ from opgauge.ops._core.backend import cupy
 
 if TYPE_CHECKING:
     from opgauge.harness.measure.cuda import CudaTimer
+    from opgauge.harness.measure.traffic import Launch
 
 Way = tuple[int, Callable[[], object]]
 """Number of threads that a call uses, and the call."""
-SIZES = tuple(1 << power for power in (14, 16, 18, 20, 22, 23, 24, 25, 26, 28, 30, 32))
+SIZES = tuple(1 << power for power in (14, 16, 18, 20, 21, 22, 23, 24, 25, 26, 27, 28, 30, 32))
 """Bytes moved: 16 KiB to 4 GiB, as far as memory allows; closer around the sizes of last caches."""
 CPU_BYTES = 256 << 20
 """Size that exceeds the caches of known CPUs."""
@@ -174,7 +175,7 @@ def _measure_cuda(device: str, index: int) -> Ceilings:
     xp = cupy()
     timer = CudaTimer(index)
     with timer.session("numpy"):
-        ladder = _cuda_ladder(xp, timer)
+        ladder = _cuda_ladder(xp, timer, index)
         rates = {}
         for name in ("float16", "float32", "float64"):
             square = xp.ones((CUDA_MATRIX, CUDA_MATRIX), dtype_info(name).numpy)
@@ -203,15 +204,19 @@ def _tensor_core_rates(timer: CudaTimer) -> dict[str, float]:
         linalg.set_compute_type("f", before)
 
 
-def _cuda_ladder(xp: Any, timer: CudaTimer) -> tuple[list[int], list[float], list[float], list[float]]:
-    """Sizes, and medians of cold copies, fills and reads: timed as cases are, so that launches count alike."""
+def _cuda_ladder(xp: Any, timer: CudaTimer, index: int) -> tuple[list[int], list[float], list[float], list[float]]:
+    """Sizes, and medians of the fastest cold copies, fills and reads, timed as cases are: launches count alike."""
+    from opgauge.harness.measure.traffic import Traffic
+
     free, _ = xp.cuda.runtime.memGetInfo()
     sizes = [size for size in SIZES if size <= free // 4]
     source, target = xp.zeros(sizes[-1] // 2, xp.uint8).data, xp.zeros(sizes[-1], xp.uint8).data
-    copies_ns, writes_ns, reads_ns = [], [], []
-    for size in sizes:
-        reads_ns.append(median(timer.times(partial(timer.launch_read, target, size), COLD_REPEATS, flush=True)[0]))
-        copy = partial(target.copy_from_device_async, source, size // 2)
-        copies_ns.append(median(timer.times(copy, COLD_REPEATS, flush=True)[0]))
-        writes_ns.append(median(timer.times(partial(target.memset_async, 1, size), COLD_REPEATS, flush=True)[0]))
+    traffic = Traffic(index)
+
+    def best_ns(launches: Iterable[Launch]) -> float:
+        return min(median(timer.times(launch, COLD_REPEATS, flush=True)[0]) for launch in launches)
+
+    copies_ns = [best_ns(traffic.copies(source, target, size // 2)) for size in sizes]
+    writes_ns = [best_ns(traffic.fills(target, size)) for size in sizes]
+    reads_ns = [best_ns(traffic.reads(target, size)) for size in sizes]
     return sizes, copies_ns, writes_ns, reads_ns

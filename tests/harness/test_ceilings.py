@@ -42,11 +42,12 @@ def test_what_is_no_device_raises() -> None:
 
 
 @pytest.mark.parametrize(
-    ("nbytes", "expected_ns"), [(100, 8.0), (1000, 8.0), (4000, 16.0), (2000, 8.0 * 2**0.5), (8000, 32.0)]
+    ("nbytes", "expected_ns"),
+    [(100, 8.0), (1000, 8.0), (4000, 16.0), (2500, 12.0), (8000, 16.0 * 8**0.5), (16000, 128.0), (32000, 256.0)],
 )
 def test_the_floor_is_a_copy_of_the_same_bytes(nbytes: int, expected_ns: float) -> None:
-    """Between measured sizes by a power law, beyond them in proportion, below them as long as the least."""
-    found = Ceilings("cpu", 250.0, sizes=(1000, 4000), copies_ns=(8.0, 16.0), writes_ns=(1.0, 2.0))
+    """Between measured sizes by a line or a power law, beyond them in proportion, below them as long as the least."""
+    found = Ceilings("cpu", 250.0, sizes=(1000, 4000, 16000), copies_ns=(8.0, 16.0, 128.0), writes_ns=(1.0, 2.0, 4.0))
     assert found.floor_ns(nbytes, 0, "float32") == pytest.approx(expected_ns)
 
 

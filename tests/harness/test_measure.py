@@ -13,6 +13,7 @@ from opgauge.harness.measure import Limits, timer_for
 from opgauge.harness.measure.cpu import SAMPLE_NS, CpuTimer
 from opgauge.harness.measure.cuda import SOURCE
 from opgauge.harness.measure.queue import Queue
+from opgauge.harness.measure.traffic import SOURCE as TRAFFIC
 from opgauge.harness.result.result import Measurement
 from opgauge.ops._cuda.source import ARCHITECTURES, compile_source
 
@@ -147,6 +148,14 @@ def test_the_spinning_kernel_compiles(arch: str) -> None:
     compiled = compile_source(SOURCE, ("spin", "empty"), arch)
     assert set(compiled.names) == {"spin", "empty"}
     assert compiled.resources["spin"].spill_bytes == 0
+
+
+@pytest.mark.parametrize("arch", ARCHITECTURES)
+def test_the_kernels_of_ceilings_compile(arch: str) -> None:
+    """NVRTC takes them for every architecture, without spilling."""
+    names = ("read_all", "copy_all", "fill_all")
+    compiled = compile_source(TRAFFIC, names, arch)
+    assert {name: compiled.resources[name].spill_bytes for name in names} == dict.fromkeys(names, 0)
 
 
 class FakeStream:
