@@ -20,6 +20,8 @@ uintp = np.uintp
 SUMS = {"reassoc", "contract", "nsz"}
 BLOCK = 1 << 10
 """Elements summed in the accumulating dtype; block sums are added in float64, so that errors do not grow."""
+FEW = 16
+"""Most elements of a row that are summed one by one: a call and a loop of vectors take longer."""
 PIECES = 64
 """Parts of the rows that threads take."""
 DEPTH = 32
@@ -55,6 +57,20 @@ def _moments(x: Any, channel: int, channels: int, zero: Any) -> Any:
     rows, post = x.shape
     count = np.float64(rows // channels * post)
     total = squares = np.float64(0)
+    if post <= FEW:
+        for row in range(uintp(channel), uintp(rows), uintp(channels)):
+            part = zero
+            for index in range(uintp(post)):
+                part += widen(x[row, index])
+            total += part
+        middle = type(zero)(total / count)
+        for row in range(uintp(channel), uintp(rows), uintp(channels)):
+            part = zero
+            for index in range(uintp(post)):
+                distance = widen(x[row, index]) - middle
+                part += distance * distance
+            squares += part
+        return middle, type(zero)(squares / count)
     for row in range(channel, rows, channels):
         for first in range(0, post, BLOCK):
             total += _sum(x, row, first, min(first + BLOCK, post), zero)

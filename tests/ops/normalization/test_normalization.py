@@ -126,18 +126,6 @@ def test_far_from_zero(implementation: str, dtype: str, mean: float, axis: int) 
     assert complaint(made, inputs_of(made, x=x), implementation) == ""
 
 
-@pytest.mark.parametrize("training", [True, False])
-@pytest.mark.parametrize("shape", [(4096, 1), (1200, 5), (257 * 16, 3), (4099, 2), (300, 33)])
-def test_few_channels_on_the_cpu(shape: Shape, training: bool) -> None:
-    """Several rows are one line of a vector loop, if their number divides the rows; far from zero too."""
-    for dtype in drawn_of(OP, ("float32", "float64", "bfloat16")):
-        made = case(shape, dtype, moving=True, add=True, axis=1, training=training)
-        assert complaint(made, inputs_of(made), "optimized") == "", dtype
-        if training and dtype != "bfloat16":
-            x = 1000 + np.random.default_rng(1).standard_normal(shape)
-            assert complaint(made, inputs_of(made, x=x), "optimized") == "", dtype
-
-
 def test_difference_of_squares_is_caught() -> None:
     """E[x^2] - E[x]^2 in float32 does not pass at mean 1000, deviation 1; in float64 it does."""
     made = case((4, 3, 1024), "float32")
