@@ -15,10 +15,10 @@ from typing import Any
 import numpy as np
 from llvmlite import ir
 from llvmlite.binding import get_host_cpu_name
-from numba import config, njit, prange, types
+from numba import config, prange, types
 from numba.core.caching import IndexDataCacheFile
 from numba.core.codegen import get_host_cpu_features
-from numba.extending import intrinsic, overload
+from numba.extending import intrinsic
 
 from opgauge.ops._core.cache import cache_folder, is_writable
 from opgauge.ops._core.dtype import dtype_info
@@ -251,70 +251,3 @@ def address(context: Any, builder: Any, kind: Any, array: Any, index: Any, point
     """Pointer to element `index` of an array of type `kind`, as a pointer to the LLVM type `pointed`."""
     data = context.make_array(kind)(context, builder, array).data
     return builder.bitcast(builder.gep(data, [index]), pointed.as_pointer())
-
-
-def power(x: Any, p: Any) -> Any:
-    """Power x^p for x >= 0: the library's for float64, `power_of_float` for float32."""
-    return x**p
-
-
-@overload(power, inline="always")
-def _choose_power(x: Any, p: Any) -> Any:
-    def of_double(x: Any, p: Any) -> Any:
-        return x**p
-
-    def of_float(x: Any, p: Any) -> Any:
-        return power_of_float(x, p)
-
-    del p
-    return of_double if x == types.float64 else of_float
-
-
-ROUNDER = np.float32(1.5 * 2**23)
-"""Added to a float32 it leaves the nearest integer in the low bits."""
-LARGEST_EXPONENT, SMALLEST_EXPONENT = np.float32(129), np.float32(-152)
-INFINITE, ZERO, ONE = np.float32(np.inf), np.float32(0), np.float32(1)
-"""Exponents beyond which the result is infinite or zero, and these results."""
-# log2((1 + s) / (1 - s)) = s L(s^2) for |s| <= 3 - 2 sqrt(2), relative error 7e-10
-LOGARITHM = (2.885390079803, 0.961798838803, 0.576715185940, 0.431717698843)
-L0, L1, L2, L3 = (np.float32(c) for c in LOGARITHM)
-"""Coefficients of L."""
-# 2^f = 1 + f E(f) for |f| <= 1/2, relative error 5e-9
-EXPONENTIAL = (0.693147188026, 0.240226507606, 0.055503571142, 0.009618082557, 0.001339086336, 0.000154531629)
-E0, E1, E2, E3, E4, E5 = (np.float32(c) for c in EXPONENTIAL)
-"""Coefficients of E."""
-
-
-@njit(error_model="numpy", fastmath=False)  # else it inherits its caller's freedom to reorder
-def power_of_float(x: Any, p: Any) -> Any:
-    """Power x^p in float32 for x >= 0 and p != 0, without branches, so that loops over it vectorise.
-
-    Computed as 2^(p log2 x) with the integer part of the logarithm separate: the error is a few units in
-    the last place for ordinary p, instead of p log2 x units.
-    """
-    subnormal = x < np.float32(2.0**-126)
-    bits = bits_of_float(x * np.float32(2.0**24) if subnormal else x)
-    exponent = np.int32(np.int32(bits - np.int32(0x3F3504F3)) >> np.int32(23))
-    mantissa = float_of_bits(np.int32(bits - np.int32(exponent << np.int32(23))))  # in [sqrt 1/2, sqrt 2)
-    e = np.float32(exponent) - (np.float32(24) if subnormal else ZERO)
-    s = (mantissa - ONE) / (mantissa + ONE)
-    z = s * s
-    series = fused_multiply_add(z, fused_multiply_add(z, L3, L2), L1)
-    fraction = p * (s * fused_multiply_add(z, series, L0))
-    whole = fused_multiply_add(p, e, fraction)
-    shifted = min(max(whole, SMALLEST_EXPONENT), LARGEST_EXPONENT) + ROUNDER
-    f = fused_multiply_add(p, e, ROUNDER - shifted) + fraction
-    series = fused_multiply_add(f, fused_multiply_add(f, E5, E4), E3)
-    series = fused_multiply_add(f, fused_multiply_add(f, series, E2), E1)
-    value = fused_multiply_add(f, fused_multiply_add(f, series, E0), ONE)
-    n = np.int32(bits_of_float(shifted) - np.int32(0x4B400000))
-    half = np.int32(n >> np.int32(1))
-    value *= float_of_bits(np.int32(np.int32(half + np.int32(127)) << np.int32(23)))
-    value *= float_of_bits(np.int32(np.int32(n - half + np.int32(127)) << np.int32(23)))
-    value = INFINITE if whole >= LARGEST_EXPONENT else value
-    value = ZERO if whole <= SMALLEST_EXPONENT else value
-    at_zero = ZERO if p > ZERO else INFINITE
-    at_infinity = INFINITE if p > ZERO else ZERO
-    value = at_zero if x == ZERO else value
-    value = at_infinity if x == INFINITE else value
-    return x if x != x else value  # noqa: PLR0124  true for NaN

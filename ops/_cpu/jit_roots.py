@@ -8,14 +8,11 @@ import numpy as np
 from numba import njit, types
 from numba.extending import overload
 
-from opgauge.ops._cpu.jit import EXPONENTIAL, LOGARITHM, bits_of_double, double_of_bits
+from opgauge.ops._cpu.jit import bits_of_double, double_of_bits
+from opgauge.ops._cpu.jit_powers import EXPONENTIAL, HALF_ROOT, LOGARITHM, WIDE_ROUNDER, power_of_double
 
 GUESS = int(1363.9332 * 2**52)
 """Initial guess of x^(-1/3): this minus a third of the bits of x, 3 % off at most."""
-HALF_ROOT = 0x3FE6A09E667F3BCD
-"""Bits of the square root of 1/2."""
-ROUNDER = 1.5 * 2.0**52
-"""Added to a float64 it leaves the nearest integer in the low bits."""
 L0, L1, L2, L3 = LOGARITHM
 E0, E1, E2, E3, E4, E5 = EXPONENTIAL
 """Coefficients of `power_of_float`, here in float64."""
@@ -49,10 +46,10 @@ def root_of_double(x: Any, p: Any) -> Any:
     z = s * s
     wanted = (e + s * (L0 + z * (L1 + z * (L2 + z * L3)))) / np.float64(p)
     wanted = min(max(wanted, -1000.0), 1000.0)
-    shifted = wanted + ROUNDER
-    f = wanted - (shifted - ROUNDER)
+    shifted = wanted + WIDE_ROUNDER
+    f = wanted - (shifted - WIDE_ROUNDER)
     value = 1 + f * (E0 + f * (E1 + f * (E2 + f * (E3 + f * (E4 + f * E5)))))
-    value *= double_of_bits((bits_of_double(shifted) - bits_of_double(ROUNDER) + 1023) << 52)
+    value *= double_of_bits((bits_of_double(shifted) - bits_of_double(WIDE_ROUNDER) + 1023) << 52)
     at_zero, at_infinity = (0.0, np.inf) if p > 0 else (np.inf, 0.0)
     value = at_zero if x == 0 else value
     value = at_infinity if x == np.inf else value
@@ -60,14 +57,14 @@ def root_of_double(x: Any, p: Any) -> Any:
 
 
 def root(x: Any, p: Any) -> Any:
-    """Root x^(1/p) for x >= 0: the library's for a float64 p, `root_of_double` for float32."""
+    """Root x^(1/p) for x >= 0: to a unit or two for a float64 p, by `root_of_double` for float32."""
     return x ** (1 / p)
 
 
 @overload(root, inline="always")
 def _choose_root(x: Any, p: Any) -> Any:
     def exact(x: Any, p: Any) -> Any:
-        return x ** (1.0 / p)
+        return power_of_double(x, 1.0 / p)
 
     def in_vectors(x: Any, p: Any) -> Any:
         return root_of_double(x, p)

@@ -42,7 +42,7 @@ def p_norm(*, x: Any, porder: float | str, axis: Axis, keepdim: bool, out: dict[
     del keepdim
     y = out["y"]
     if x.size == 0:
-        return lambda: y.fill(0)
+        return _zeros(y)
     steps, source = [], x
     layouts = reduction_steps(x.shape, normalize_axes(axis, x.ndim))
     for layout in layouts:
@@ -87,6 +87,13 @@ def _step(layout: Reduction, x: Any, y: Any, p: float) -> Bound:
     return bind(jit.norm_rows.on(threads), source.reshape(-1, length), target.reshape(-1), partial, chunks, mode, order)
 
 
+def _zeros(array: Any) -> Bound:
+    """Zeros by NumPy's fill, which is slow for bfloat16."""
+    from opgauge.ops._cpu.jit import storage
+
+    return bind(storage(array).fill, 0)
+
+
 def _magnitudes(x: Any, y: Any) -> Bound:
     """The norms of single elements: without their signs."""
     kind = np.dtype(f"u{x.dtype.itemsize}")
@@ -113,7 +120,7 @@ def p_norm_grad(
     del keepdim
     p, dx = _order(porder), out["dx"]
     if p == 0 or x.size == 0:
-        return lambda: dx.fill(0)
+        return _zeros(dx)
     from opgauge.ops._cpu.jit import accumulator, storage
     from opgauge.ops.p_norm import jit_grad as jit
 
@@ -147,6 +154,10 @@ def _grad_of_finite(layout: Reduction, arrays: tuple[Any, ...], threads: int, or
 
     source, norms, grads, target = arrays
     a, r1, b, r2, c = layout.shape
+    if layout.length == 1:  # columns in a few rows, for threads
+        a = next(rows for rows in range(threads * TASKS, 0, -1) if source.size % rows == 0)
+        columns = (array.reshape(a, -1) for array in arrays)
+        return bind(jit.grad_columns.on(threads), *columns, (a, 1, 1, 1, source.size // a), *order)
     width = c if c > 1 else r2 if b > 1 else layout.length
     if width <= SHORT_GRADIENT and source.size > width:
         units = (a, r1, b, r2, 1) if c > 1 else (a, r1, b, 1, 1) if b > 1 else (a, 1, 1, 1, 1)

@@ -17,12 +17,12 @@ from opgauge.ops._cpu.jit import (
     magnitude,
     magnitude_nan_first,
     narrow,
-    power,
     value_of_magnitude,
     value_of_magnitude_nan_first,
     whole_registers,
     widen,
 )
+from opgauge.ops._cpu.jit_powers import power
 from opgauge.ops._cpu.jit_roots import cube_root, root
 from opgauge.ops._cpu.threads import parallel
 

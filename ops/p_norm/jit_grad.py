@@ -11,9 +11,9 @@ from opgauge.ops._cpu.jit import (
     INNER,
     half_registers,
     narrow,
-    power,
     widen,
 )
+from opgauge.ops._cpu.jit_powers import power
 from opgauge.ops._cpu.threads import parallel
 
 SIGN, LINEAR, QUADRATIC, GENERAL, BELOW_ONE = range(5)

@@ -19,7 +19,8 @@ from numpy.typing import NDArray
 from opgauge import ops
 from opgauge.harness.settings import IMPORT_PATH
 from opgauge.ops import dtype_info
-from opgauge.ops._cpu.jit import INNER, half_registers, narrow, power, storage, whole_registers, widen
+from opgauge.ops._cpu.jit import INNER, half_registers, narrow, storage, whole_registers, widen
+from opgauge.ops._cpu.jit_powers import power
 
 SIXTEEN = ("float16", "bfloat16")
 
@@ -118,6 +119,23 @@ def test_powers_are_right_to_a_few_units(p: float) -> None:
         finite = np.isfinite(unit)
         assert np.max(np.abs(out[finite] - exact[finite]) / unit[finite]) < (4 if abs(p) <= 3 else 8)
         assert np.array_equal(np.isinf(out[~finite]), np.isinf(exact[~finite].astype(np.float32)))
+
+
+@pytest.mark.skipif(bool(np.finfo(np.longdouble).eps > 1e-18), reason="NumPy has no longer float here")
+@pytest.mark.parametrize("p", [0.01, 0.5, 1 / 3, 1.5, 2.5, 3.0, 7.3, -0.3, -1.0, -3.5])
+def test_powers_in_float64_are_right_to_a_few_units(p: float) -> None:
+    """Over all of float64, subnormals included, a power is within 4 units, 8 for large exponents."""
+    bits = np.random.default_rng(2).integers(0, 0x7FF << 52, 1 << 17, dtype=np.uint64)
+    x = np.concatenate([bits.view(np.float64), np.random.default_rng(3).random(1 << 15)])
+    out = np.empty_like(x)
+    power_all(x, p, out)
+    with np.errstate(all="ignore"):
+        exact = x.astype(np.longdouble) ** np.longdouble(p)
+        rounded = exact.astype(np.float64)
+        finite = np.isfinite(rounded)
+        units = np.abs(out[finite] - exact[finite]) / np.maximum(np.spacing(rounded[finite]), 5e-324)
+    assert np.max(units) < (4 if abs(p) <= 3.5 else 8)
+    assert np.array_equal(out[~finite], rounded[~finite])
 
 
 def test_a_sum_that_may_be_reordered_keeps_its_powers() -> None:
