@@ -19,13 +19,12 @@ from opgauge.ops._cpu.threads import count
 from opgauge.ops._cpu.tile import PRODUCT_SPEED, scratch, widened
 from opgauge.ops.conv_data_grad.cpu_columns import (
     FEW_PIXELS,
-    MANY_PIXELS,
     Tensors,
     by_columns,
     links_of,
     share_products,
 )
-from opgauge.ops.conv_data_grad.cpu_costs import prefers_tiles
+from opgauge.ops.conv_data_grad.cpu_costs import prefers_taps, prefers_tiles
 from opgauge.ops.conv_data_grad.op import ConvDataGradParams, ConvGeometry, geometry, three
 
 HALF_BYTES = 2
@@ -36,11 +35,9 @@ BLOCK, WIDTH = 96, 128
 TASKS = 4
 """Minimum tasks per thread."""
 PACKED_AT_ONCE = 8
-MOST_PRODUCTS, FEW_PRODUCTS, FEWEST_GROUPS = 32, 9, 8
-"""Channels of dx times channels of dy per group up to which multiply-adds tap by tap beat a matrix product, the same of
-a single group whose taps are dense, and groups from which vectors over groups pay."""
-FEWEST_SHARING = 4
-"""Channels of dx per group from which a product per group is faster than a loop per channel, for small 1x1 images."""
+MOST_PRODUCTS, FEW_PRODUCTS = 128, 9
+"""Channels of dx times channels of dy per group up to which multiply-adds tap by tap may beat a matrix product, and of
+a single group whose taps are dense."""
 LEAST_CUT = 4
 """Taps per tap that reaches dx from which the latter are copied first."""
 PADDED_BYTES = 1 << 20
@@ -100,26 +97,28 @@ def _select(found: ConvGeometry, tensors: Tensors) -> Bound:
     if found.channels == found.out_channels == 1:  # both layouts are the same
         found = replace(found, channels_last=False)
     if tensors.dy.size and tensors.weight.size:
-        if _small_groups(found):
+        if _small_groups(found, tensors.wide):
             return _directly(found, tensors)
         if found.groups == 1 and prefers_tiles(found, tensors):
             return (_by_pixels if found.is_pointwise and not found.channels_last else _by_rows)(found, tensors)
     return by_columns(found, tensors)
 
 
-def _small_groups(found: ConvGeometry) -> bool:
-    """Whether groups are too small for a matrix product. For channels_last, vectors run over the groups.
-
-    Channels first, loops run along rows: images of few pixels are faster as one product and a list of additions.
-    """
-    per_group, group_outs = found.channels // found.groups, found.out_channels // found.groups
-    few = MANY_PIXELS if per_group >= FEWEST_SHARING else FEW_PIXELS
-    if share_products(found) or (found.is_pointwise and prod(found.out_size) < few):
-        return False
+def _small_groups(found: ConvGeometry, wide: Any) -> bool:
+    """Whether groups, or a single one, are too small for a matrix product. Channels last, vectors run over groups."""
     if found.groups == 1:
-        return not found.channels_last and _is_thin(found)
-    fewest = FEWEST_GROUPS if found.channels_last else 2
-    return found.groups >= fewest and per_group * group_outs <= MOST_PRODUCTS
+        is_tiny = share_products(found) or (found.is_pointwise and prod(found.out_size) < FEW_PIXELS)
+        return not is_tiny and not found.channels_last and _is_thin(found)
+    if found.channels // found.groups * (found.out_channels // found.groups) > MOST_PRODUCTS:
+        return False
+    elements = _in_margins(three(found.size, 1), three(found.out_size, 1), three(found.padding, 0))
+    fits = {*found.strides} == {1} and elements * wide.itemsize <= PADDED_BYTES
+    return prefers_taps(found, padded=fits)
+
+
+def _in_margins(size: tuple[int, ...], out: tuple[int, ...], padding: tuple[int, ...]) -> int:
+    """Elements of a slice of dx and one of dy with margins, of which each tap is one loop if the strides are 1."""
+    return (size[1] + 2 * padding[1] + out[1]) * (size[2] + 2 * padding[2])
 
 
 def _is_thin(found: ConvGeometry) -> bool:
@@ -158,7 +157,7 @@ def _directly(found: ConvGeometry, tensors: Tensors) -> Bound:
     ]
     given, weights, added, target = flat
     if not found.channels_last:
-        padded = (size[1] + 2 * padding[1] + out[1]) * (size[2] + 2 * padding[2])
+        padded = _in_margins(size, out, padding)
         fits = {*strides} == {1} and padded * wide.itemsize <= PADDED_BYTES
         total = scratch(threads * (padded if fits else size[1] * size[2] + out[1] * out[2]), wide)
         return lambda: jit.direct_first.on(threads)(shape, given, weights, added, target, total, fits, threads)

@@ -1,4 +1,4 @@
-"""Estimated times of conv_data_grad on the CPU by tiles and by BLAS, which select between them."""
+"""Estimated times of conv_data_grad on the CPU by tiles, by BLAS and tap by tap, which select between them."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from opgauge.ops.conv_data_grad.cpu_columns import Tensors
-from opgauge.ops.conv_data_grad.op import ConvGeometry
+from opgauge.ops.conv_data_grad.cpu_columns import Tensors, links_of, share_products
+from opgauge.ops.conv_data_grad.op import ConvGeometry, three
 
 
 class _Costs(NamedTuple):
@@ -58,3 +58,90 @@ def prefers_tiles(found: ConvGeometry, tensors: Tensors) -> bool:
         library = max(library, LARGE_LIBRARY[tensors.dy.dtype != tensors.wide])
     products = library * (out_pixels + cost.library_pixels) * found.out_channels + cost.fold * out_pixels
     return bool(tiles <= MOST_LOST * (products * found.channels * taps + cost.library_start))
+
+
+class _GroupCosts(NamedTuple):
+    """Times in ns of groups by BLAS and a fold, measured with 10,400 random convolutions on the same host.
+
+    In all, per image and per product; per element of the columns: where additions are listed, where rows are added,
+    more where images share a product and where a group has one output, which is no product for BLAS; per added row;
+    per element of dx.
+    """
+
+    start: float
+    image: float
+    product: float
+    listed: float
+    added: float
+    shared: float
+    single: float
+    row: float
+    element: float
+
+
+GROUPS = {
+    False: _GroupCosts(6200, 160, 45, 0.26, 0.25, 0.5, 1.1, 3.8, 0.8),
+    True: _GroupCosts(17100, 240, 34, 0.38, 0.27, 1.0, 1.2, 4.4, 0.8),
+}
+"""Costs by whether channels are last."""
+MULTIPLY_NS = 0.02
+"""Time of a multiply-add in a product of BLAS."""
+MORE_DIRECT = 1.2
+"""Time tap by tap over that of BLAS up to which the former is preferred, as for tiles."""
+
+
+def prefers_taps(found: ConvGeometry, *, padded: bool) -> bool:
+    """Whether multiply-adds tap by tap are to be preferred to a product by BLAS for each group, and a fold.
+
+    padded: whether each tap is one loop over a slice with margins.
+    """
+    direct_ns = _last_ns(found) if found.channels_last else _first_ns(found, padded=padded)
+    return direct_ns <= MORE_DIRECT * (_products_ns(found) if found.is_pointwise else _columns_ns(found))
+
+
+def _first_ns(found: ConvGeometry, *, padded: bool) -> float:
+    """Channels first: loops over the slices of dy for each slice of dx, or over their rows."""
+    size, out, (depth, *plane) = three(found.size, 1), three(found.out_size, 1), three(found.kernel, 1)
+    outs, taps, elements = found.out_channels // found.groups, prod(plane), found.batch * found.channels * prod(size)
+    if found.is_pointwise:
+        return 1600 + found.batch * found.channels * outs * 35 + elements * (0.035 * outs + 0.2)
+    slices = found.batch * found.channels * outs * depth * min(out[0], size[0])
+    if padded:
+        span = out[1] * (size[2] + plane[1])
+        return 1600 + slices * (36 + 1.8 * out[1] + taps * (4.2 + 0.035 * span)) + 0.3 * elements
+    rows = taps * out[1] * (4.7 + 0.11 * out[2])
+    return 1600 + slices * (50 + 0.24 * out[1] * out[2] + rows) + 0.6 * elements
+
+
+def _last_ns(found: ConvGeometry) -> float:
+    """Channels last: loops over the groups for each pixel, tap and pair of channels of a group."""
+    size, outs, taps = three(found.size, 1), found.out_channels // found.groups, prod(found.kernel)
+    pixels, pairs = found.batch * prod(found.out_size), outs * found.channels // found.groups
+    rows = found.batch if found.is_pointwise else found.batch * size[0] * size[1]
+    spread = 0.15 * pixels * taps // found.kernel[-1] * found.out_channels if outs > 1 else 0.0
+    elements = found.batch * prod(size) * found.channels
+    return (
+        2100 + 124 * rows + 0.37 * elements + spread + 5.1 * pixels * taps * pairs + 0.44 * taps * outs * found.channels
+    )
+
+
+def _columns_ns(found: ConvGeometry) -> float:
+    cost, outs, pixels = GROUPS[found.channels_last], found.out_channels // found.groups, prod(found.out_size)
+    each = MULTIPLY_NS * outs + cost.single * (outs == 1)
+    each += cost.added + cost.row / found.out_size[-1] if links_of(found) is None else cost.listed
+    products, images = found.groups * found.batch, found.batch
+    if share_products(found):
+        each, products = each + cost.shared, found.groups
+    elements = images * found.channels * (each * prod(found.kernel) * pixels + cost.element * prod(found.size))
+    return cost.start + cost.image * images + cost.product * products + elements
+
+
+def _products_ns(found: ConvGeometry) -> float:
+    """1x1, without a fold: a product for each group, channels first of each image."""
+    pixels, outs = found.batch * prod(found.size), found.out_channels // found.groups
+    if found.channels_last:
+        each = MULTIPLY_NS * outs + 0.24 + 1.3 * (outs == 1) + 0.43 * (found.channels == found.groups)
+        return 2100 + 20 * found.groups + pixels * (found.channels * each + 0.2 * found.out_channels)
+    each = MULTIPLY_NS * outs + 0.06 + 1.05 * (outs == 1)
+    products = found.batch * (33 + 22 * found.groups)
+    return 4100 + products + pixels * (found.channels * each + 0.035 * found.out_channels)

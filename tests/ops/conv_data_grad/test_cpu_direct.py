@@ -8,7 +8,7 @@ import pytest
 from opgauge.ops import FLOATS, ShapeError
 from opgauge.ops.conv_data_grad import cpu, cpu_columns
 from opgauge.ops.conv_data_grad.cpu_columns import FEW_PIXELS, images_at_once
-from opgauge.ops.conv_data_grad.cpu_costs import prefers_tiles
+from opgauge.ops.conv_data_grad.cpu_costs import prefers_taps, prefers_tiles
 from opgauge.ops.conv_data_grad.op import ConvDataGradParams, geometry
 from tests.draws import drawn_of
 from tests.ops.attempts import complaint, inputs_of
@@ -25,9 +25,14 @@ GROUPED = (
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
-def test_threads_share_no_scratch(monkeypatch: pytest.MonkeyPatch, layout: str) -> None:
-    """Small groups are right on two threads too, in both layouts."""
+@pytest.mark.parametrize(("taps", "padded_bytes"), [(True, cpu.PADDED_BYTES), (True, 0), (False, 0)])
+def test_threads_share_no_scratch(
+    monkeypatch: pytest.MonkeyPatch, layout: str, padded_bytes: int, *, taps: bool
+) -> None:
+    """Small groups are right on two threads too, in both layouts: tap by tap, with margins or by rows, or by BLAS."""
     monkeypatch.setattr(cpu, "count", lambda *_: 2)
+    monkeypatch.setattr(cpu, "prefers_taps", lambda *_, **__: taps)
+    monkeypatch.setattr(cpu, "PADDED_BYTES", padded_bytes)
     for made in GROUPED:
         case = made.case("float32", layout)
         assert complaint(case, inputs_of(case), "optimized") == ""
@@ -94,6 +99,7 @@ IN_STEPS = (
 def test_images_of_a_batch_are_computed_in_steps(monkeypatch: pytest.MonkeyPatch, layout: str, at_once: int) -> None:
     """Five images, one, two or all at a time, the last step shorter."""
     monkeypatch.setattr(cpu_columns, "images_at_once", lambda *_: (at_once, 1))
+    monkeypatch.setattr(cpu, "prefers_taps", lambda *_, **__: False)
     for made in IN_STEPS:
         for dtype in ("float32", "float16"):
             case = made.case(dtype, layout)
@@ -155,3 +161,23 @@ def test_tiles_are_used_where_they_are_estimated_to_be_faster(
     dx, dy = np.empty(shape, np.float32), np.empty((1, *found.out_size, outs), np.float32)
     tensors = cpu_columns.Tensors(dy, np.empty(taps, np.float32), dx, None, np.dtype(np.float32))
     assert prefers_tiles(found, tensors) is tiled
+
+
+@pytest.mark.parametrize(
+    ("x", "filter_shape", "strides", "by_taps"),
+    [
+        ((2, 128, 56, 56), (128, 1, 3, 3), 1, True),
+        ((2, 256, 4, 4), (512, 4, 3, 3), 1, False),
+        ((1, 16, 28, 20, 3), (256, 1, 3, 4, 2), 2, False),
+        ((8, 256, 5, 5), (32, 8, 3, 7), 1, True),
+        ((16, 192, 14), (512, 3, 1), 1, False),
+    ],
+)
+def test_taps_are_used_where_they_are_estimated_to_be_faster(
+    x: tuple[int, ...], filter_shape: tuple[int, ...], strides: int, *, by_taps: bool
+) -> None:
+    """Depthwise images, and groups of one output, suit them; groups of several outputs and small images suit BLAS."""
+    padding = tuple((taps - 1) // 2 for taps in filter_shape[2:])
+    groups = x[1] // filter_shape[1]
+    params = ConvDataGradParams(padding_before=padding, strides=strides, groups=groups)
+    assert prefers_taps(geometry(x, filter_shape, params), padded=strides == 1) is by_taps
