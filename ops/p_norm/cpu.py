@@ -28,6 +28,8 @@ TASKS = 16
 """Tasks per thread, for load balance."""
 FEW, LEAST_GROUPS = 128, 16
 """Maximum elements of a group of few rows and columns, and fewest groups, for which several share a loop."""
+SHORT_POWERS = 31
+"""Maximum elements of a row whose powers share a loop with other rows: those of a rest that is no vector take 9 ns."""
 SHORT_GRADIENT = 32
 """Maximum elements of a row, or columns, for which the gradient's norms are copied, one for each element."""
 
@@ -71,7 +73,8 @@ def _step(layout: Reduction, x: Any, y: Any, p: float) -> Bound:
     source, target = storage(x), storage(y)
     threads = count(x.nbytes, x.size * _operations(p, x))
     shape = a, r1, b, r2, c = layout.shape
-    if c > 1 and b == 1 and layout.length * c <= FEW and a >= LEAST_GROUPS:
+    few = FEW if c > 1 else SHORT_POWERS if mode == jit.POWER else 0
+    if b == 1 and layout.length * c <= few and a >= LEAST_GROUPS:
         sizes, pieces = (a, layout.length, c), pieces_for(threads, TASKS)
         flat = source.reshape(-1), target.reshape(-1)
         return bind(jit.norm_of_few_rows.on(threads), *flat, sizes, pieces, mode, order)

@@ -53,6 +53,10 @@ CASES: tuple[tuple[str, dict[str, tuple[int, ...]], dict[str, Any]], ...] = (
     ("p_norm_grad", {"x": (4, 3, 5, 6, 7)}, {"axis": (1, 3), "porder": 3.0}),
     ("p_norm_grad", {"x": (4, 3, 5, 6)}, {"axis": (1, 3), "porder": 2.5}),
     ("p_norm_grad", {"x": (513, 32)}, {"axis": 1, "porder": 0.5}),
+    ("p_norm_grad", {"x": (5, 7, 1)}, {"axis": 2, "porder": 2.5, "keepdim": True}),
+    ("p_norm", {"x": (300, 3)}, {"axis": 1, "porder": -1.0}),
+    ("p_norm", {"x": (517, 31)}, {"axis": 1, "porder": 2.5}),
+    ("p_norm", {"x": (19, 0)}, {"axis": 1}),
 )
 
 
