@@ -1,7 +1,8 @@
 """Compares two GPUs of a host with one: `python -m tools.two_gpus [--cases 300] [--budget 0.1] [--runs 5] [--cpu]`.
 
 Compiles all by all CPUs, measures the same cases on one GPU, on both and on one again, and prints the wall times, the
-ratio of every trial's medians, and the result of the gate on equal trees on the first GPU while the second measures.
+ratio of every trial's medians, those by the same GPU apart from those by the other one, and the result of the gate on
+equal trees on the first GPU while the second measures.
 `--runs 0` leaves out the gate and the second run on one GPU.
 `--cpu` takes processes of the CPU instead, which tests the script on a host without GPUs and says nothing about GPUs.
 """
@@ -40,8 +41,8 @@ from opgauge.harness.trust.self_test import false_alarms, repeat
 if TYPE_CHECKING:
     from distributed import Client
 
-Times = dict[tuple[str, str], float]
-"""Median nanoseconds by case id and implementation."""
+Times = dict[tuple[str, str], tuple[float, str]]
+"""Median nanoseconds and the UUID of the GPU, by case id and implementation."""
 GOAL = 1.8
 """Least ratio of wall times, one GPU over two."""
 IMPLEMENTATIONS = ("baseline", "optimized")
@@ -57,12 +58,12 @@ class Pairing:
     spread: tuple[float, float]
 
 
-def pair(first: Times, second: Times) -> Pairing:
-    """Second over first, for the trials that both have; raises ValueError where they share none."""
-    logs = sorted(log(second[key] / first[key]) for key in first.keys() & second.keys())
+def pair(first: Times, second: Times, *, same: bool) -> Pairing | None:
+    """Second over first, for the trials that the same GPU, or another one, measured in both; None without any."""
+    both = [(first[key], second[key]) for key in first.keys() & second.keys()]
+    logs = sorted(log(after / before) for (before, gpu), (after, later_gpu) in both if (gpu == later_gpu) is same)
     if not logs:
-        msg = "the runs share no trial"
-        raise ValueError(msg)
+        return None
     low, high = logs[int(0.05 * (len(logs) - 1))], logs[round(0.95 * (len(logs) - 1))]
     return Pairing(len(logs), exp(median(logs)), (exp(low), exp(high)))
 
@@ -74,7 +75,8 @@ def measure(client: Client, trials: Sequence[Trial], budget_s: float) -> tuple[f
     for one in dispatch(client, trials, Limits(budget_s=budget_s), tell=typer.echo):
         result = one.result
         if result.status is Status.OK and result.measurement is not None:
-            times[result.trial.case.id, result.trial.implementation] = result.measurement.median_ns
+            gpu = one.environment.soft.get(f"{result.trial.device}.uuid", "")
+            times[result.trial.case.id, result.trial.implementation] = result.measurement.median_ns, gpu
     return monotonic() - begun, times
 
 
@@ -154,8 +156,10 @@ def main() -> None:
     once = walls[0] if len(walls) == 2 else sqrt(walls[0] * walls[2])
     typer.echo(f"wall time, one over two: {once / walls[1]:.2f} (goal {GOAL})")
     for name, found in zip(("two devices / one", "one device twice "), times[1:], strict=False):
-        pairing = pair(times[0], found)
-        typer.echo(f"{name}: {pairing.trials} trials, typical {pairing.typical:.4f}, 5-95 % {pairing.spread}")
+        for same in (True, False):
+            if pairing := pair(times[0], found, same=same):
+                where = f"{'the same' if same else 'another'} GPU, {pairing.trials} trials"
+                typer.echo(f"{name}, {where}: typical {pairing.typical:.4f}, 5-95 % {pairing.spread}")
     if not given.runs:
         return
     selection = Selection(ops=("sign",), tags=("smoke",), devices=(device,))

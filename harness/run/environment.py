@@ -205,6 +205,7 @@ def _ask_nvml(index: int) -> dict[str, str]:
             "model": _text(nvml.nvmlDeviceGetName(handle)),
             "driver": _text(nvml.nvmlSystemGetDriverVersion()),
             "mig": _mig(nvml, handle),
+            "uuid": _text(nvml.nvmlDeviceGetUUID(handle)),
         }
         for key, read in (
             ("sm_clock_mhz", nvml.nvmlDeviceGetClockInfo),
@@ -228,10 +229,10 @@ def _mig(nvml: Any, handle: Any) -> str:
 
 def _ask_smi(index: int) -> dict[str, str]:
     """The same facts from nvidia-smi; empty without it."""
-    query = "name,driver_version,mig.mode.current,clocks.sm,clocks.max.sm"
+    query = "name,driver_version,mig.mode.current,uuid,clocks.sm,clocks.max.sm"
     line = _output("nvidia-smi", f"--query-gpu={query}", "--format=csv,noheader,nounits", "-i", visible_gpu(index))
     parts = [part.strip() for part in line.split(",")]
-    names = ("model", "driver", "mig", "sm_clock_mhz", "sm_clock_max_mhz")
+    names = ("model", "driver", "mig", "uuid", "sm_clock_mhz", "sm_clock_max_mhz")
     if len(parts) != len(names):
         return {}
     facts = dict(zip(names, parts, strict=True))

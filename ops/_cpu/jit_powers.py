@@ -1,4 +1,4 @@
-"""Powers without branches, so that loops over them vectorise: the library's takes 8 ns for each."""
+"""Powers without branches, so that loops over them vectorise: the library's takes 10 ns for one in float64."""
 
 from __future__ import annotations
 

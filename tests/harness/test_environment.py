@@ -64,6 +64,7 @@ def fake_nvml(**changes: Any) -> SimpleNamespace:
         "nvmlDeviceGetHandleByIndex": lambda index: index,
         "nvmlDeviceGetHandleByUUID": lambda name: name,
         "nvmlDeviceGetName": lambda handle: b"NVIDIA H200",
+        "nvmlDeviceGetUUID": lambda handle: "GPU-1b2c",
         "nvmlSystemGetDriverVersion": lambda: "580.65.06",
         "nvmlDeviceGetMigMode": lambda handle: [0, 0],
         "nvmlDeviceGetClockInfo": lambda handle, kind: 345,
@@ -73,12 +74,13 @@ def fake_nvml(**changes: Any) -> SimpleNamespace:
 
 
 def test_a_gpu_decides_with_model_mig_and_driver(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Model, MIG and the driver's major version are hard; the rest of the driver and clocks are soft."""
+    """Model, MIG and the driver's major version are hard; UUID, the rest of the driver and clocks are soft."""
     monkeypatch.setattr("opgauge.harness.run.environment.importlib.import_module", lambda name: fake_nvml())
     found = capture(["cuda:0"])
     assert found.hard_of("cuda:0") == {"model": "NVIDIA H200", "mig": "off", "driver_major": "580"}
     assert found.soft["cuda:0.driver"] == "580.65.06"
     assert found.soft["cuda:0.sm_clock_max_mhz"] == "1980"
+    assert found.soft["cuda:0.uuid"] == "GPU-1b2c"
 
 
 def test_nvidia_smi_stands_in(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -90,8 +92,9 @@ def test_nvidia_smi_stands_in(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
         "opgauge.harness.run.environment.importlib.import_module", lambda name: fake_nvml(nvmlInit=fail)
     )
-    monkeypatch.setattr(environment, "_output", lambda *command: "NVIDIA H200, 580.65.06, Enabled, 345, 1980")
+    monkeypatch.setattr(environment, "_output", lambda *command: "NVIDIA H200, 580.65.06, Enabled, GPU-1b2c, 345, 1980")
     found = capture(["cuda:0"])
+    assert found.soft["cuda:0.uuid"] == "GPU-1b2c"
     assert found.hard_of("cuda:0") == {"model": "NVIDIA H200", "mig": "on", "driver_major": "580"}
 
 
