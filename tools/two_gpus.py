@@ -155,7 +155,7 @@ def main() -> None:
         typer.echo(f"{len(devices)} device(s): {len(found)} of {len(trials)} trials in {wall_s:.1f} s")
     once = walls[0] if len(walls) == 2 else sqrt(walls[0] * walls[2])
     typer.echo(f"wall time, one over two: {once / walls[1]:.2f} (goal {GOAL})")
-    for name, found in zip(("two devices / one", "one device twice "), times[1:], strict=False):
+    for name, found in zip(("two devices / one", "one device twice"), times[1:], strict=False):
         for same in (True, False):
             if pairing := pair(times[0], found, same=same):
                 where = f"{'the same' if same else 'another'} GPU, {pairing.trials} trials"

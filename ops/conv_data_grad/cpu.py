@@ -21,7 +21,7 @@ from opgauge.ops.conv_data_grad.cpu_columns import (
     FEW_PIXELS,
     Tensors,
     by_columns,
-    links_of,
+    has_links,
     share_products,
 )
 from opgauge.ops.conv_data_grad.cpu_costs import prefers_taps, prefers_tiles
@@ -111,14 +111,25 @@ def _small_groups(found: ConvGeometry, wide: Any) -> bool:
         return not is_tiny and not found.channels_last and _is_thin(found)
     if found.channels // found.groups * (found.out_channels // found.groups) > MOST_PRODUCTS:
         return False
-    elements = _in_margins(three(found.size, 1), three(found.out_size, 1), three(found.padding, 0))
-    fits = {*found.strides} == {1} and elements * wide.itemsize <= PADDED_BYTES
-    return prefers_taps(found, padded=fits)
+    return prefers_taps(found, padded=_in_margins(found, wide) > 0)
 
 
-def _in_margins(size: tuple[int, ...], out: tuple[int, ...], padding: tuple[int, ...]) -> int:
-    """Elements of a slice of dx and one of dy with margins, of which each tap is one loop if the strides are 1."""
-    return (size[1] + 2 * padding[1] + out[1]) * (size[2] + 2 * padding[2])
+def _sizes(found: ConvGeometry) -> tuple[tuple[int, int, int], tuple[int, int, int]]:
+    """Three sizes of dx and of dy, those of 1x1 filters as one row."""
+    if found.is_pointwise:
+        row = 1, 1, prod(found.size)
+        return row, row
+    return three(found.size, 1), three(found.out_size, 1)
+
+
+def _in_margins(found: ConvGeometry, wide: Any) -> int:
+    """Elements of a slice of dx and one of dy with margins, of which each tap is one loop.
+
+    0 if the cache does not hold them, or for strides, where taps take loops for each row.
+    """
+    (size, out), padding = _sizes(found), three(found.padding, 0)
+    elements = (size[1] + 2 * padding[1] + out[1]) * (size[2] + 2 * padding[2])
+    return elements if {*found.strides} == {1} and elements * wide.itemsize <= PADDED_BYTES else 0
 
 
 def _is_thin(found: ConvGeometry) -> bool:
@@ -128,7 +139,7 @@ def _is_thin(found: ConvGeometry) -> bool:
     products = found.channels * found.out_channels
     if {*found.strides} == {1} and not found.is_pointwise:
         return products <= FEW_PRODUCTS
-    return products == 1 and links_of(found) is None
+    return products == 1 and not has_links(found)
 
 
 def _threads(found: ConvGeometry, tensors: Tensors, speed: int) -> int:
@@ -144,9 +155,7 @@ def _directly(found: ConvGeometry, tensors: Tensors) -> Bound:
     from opgauge.ops.conv_data_grad import jit_direct as jit
 
     threads, (dy, weight, dx, addend, wide) = _threads(found, tensors, 1), tensors
-    size, out, kernel = three(found.size, 1), three(found.out_size, 1), three(found.kernel, 1)
-    if found.is_pointwise:
-        size = out = (1, 1, prod(found.size))
+    (size, out), kernel = _sizes(found), three(found.kernel, 1)
     per_group, group_outs = found.channels // found.groups, found.out_channels // found.groups
     strides, padding, dilation = three(found.strides, 1), three(found.padding, 0), three(found.dilation, 1)
     shape = jit.numbers_of(
@@ -157,10 +166,9 @@ def _directly(found: ConvGeometry, tensors: Tensors) -> Bound:
     ]
     given, weights, added, target = flat
     if not found.channels_last:
-        padded = _in_margins(size, out, padding)
-        fits = {*strides} == {1} and padded * wide.itemsize <= PADDED_BYTES
-        total = scratch(threads * (padded if fits else size[1] * size[2] + out[1] * out[2]), wide)
-        return lambda: jit.direct_first.on(threads)(shape, given, weights, added, target, total, fits, threads)
+        padded = _in_margins(found, wide)
+        total = scratch(threads * (padded or size[1] * size[2] + out[1] * out[2]), wide)
+        return lambda: jit.direct_first.on(threads)(shape, given, weights, added, target, total, padded > 0, threads)
     total = scratch(threads * (size[2] * found.channels + out[2] * found.out_channels), wide)
     packed = scratch(weight.size, wide)
 

@@ -31,11 +31,16 @@ class Tensors(NamedTuple):
     wide: Any
 
 
-def links_of(found: ConvGeometry) -> tuple[Array, Array] | None:
-    """Offsets in a channel's columns, and in its dx, of all that is added; None for rows that vectors pay for."""
+def has_links(found: ConvGeometry) -> bool:
+    """Whether additions of columns are listed: not for rows that vectors pay for, nor for long lists."""
     if found.is_pointwise or not found.out_size or found.out_size[-1] >= SHORT_ROW:
-        return None
-    if prod((*found.kernel, *found.out_size)) > MOST_LINKS:
+        return False
+    return prod((*found.kernel, *found.out_size)) <= MOST_LINKS
+
+
+def links_of(found: ConvGeometry) -> tuple[Array, Array] | None:
+    """Offsets in a channel's columns, and in its dx, of all that is added; None without `has_links`."""
+    if not has_links(found):
         return None
     rank = len(found.size)
     taps, outs = (np.indices(lengths).reshape(rank, -1) for lengths in (found.kernel, found.out_size))

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from opgauge.ops.conv_data_grad.cpu_columns import Tensors, links_of, share_products
+from opgauge.ops.conv_data_grad.cpu_columns import Tensors, has_links, share_products
 from opgauge.ops.conv_data_grad.op import ConvGeometry, three
 
 
@@ -128,7 +128,7 @@ def _last_ns(found: ConvGeometry) -> float:
 def _columns_ns(found: ConvGeometry) -> float:
     cost, outs, pixels = GROUPS[found.channels_last], found.out_channels // found.groups, prod(found.out_size)
     each = MULTIPLY_NS * outs + cost.single * (outs == 1)
-    each += cost.added + cost.row / found.out_size[-1] if links_of(found) is None else cost.listed
+    each += cost.listed if has_links(found) else cost.added + cost.row / found.out_size[-1]
     products, images = found.groups * found.batch, found.batch
     if share_products(found):
         each, products = each + cost.shared, found.groups
