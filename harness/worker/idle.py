@@ -11,7 +11,7 @@ from time import perf_counter, sleep
 from opgauge.harness.result.time_text import time_text
 from opgauge.harness.worker.attempt import Attempt, WrongError
 from opgauge.harness.worker.audit import Audit
-from opgauge.harness.worker.left_threads import others_ns
+from opgauge.harness.worker.left_threads import others_ns, others_wait_for_cpu
 
 PAUSE_S = 0.005
 """Seconds without a call; longer than the interval in which systems update the CPU time of running threads."""
@@ -43,7 +43,9 @@ def check_idle(audit: Audit, attempt: Attempt) -> None:
 
 
 def _worked_ns() -> int:
-    """CPU time of other threads in a pause."""
-    before = others_ns()
+    """CPU time of other threads in a pause, which lasts while they wait for a CPU that another process uses."""
+    before, end = others_ns(), perf_counter() + REST_S
     sleep(PAUSE_S)
+    while others_ns() - before <= REST_NS and others_wait_for_cpu() and perf_counter() < end:
+        sleep(PAUSE_S)
     return others_ns() - before

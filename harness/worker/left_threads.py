@@ -12,6 +12,7 @@ import threading
 import time
 from collections.abc import Mapping
 from contextlib import suppress
+from pathlib import Path
 from typing import NamedTuple
 
 from opgauge.harness.result.time_text import time_text
@@ -20,6 +21,8 @@ SPARE_NS, SPARE_SHARE = 1_000_000, 0.002
 """CPU time of a thread that waits: for a message from a compiler, and the share for waking up now and then."""
 TICK_NS = 10_000_000
 """Resolution of the CPU time of systems that count ticks: one may fall on a thread by chance."""
+TASKS = Path("/proc/self/task")
+"""Folder of Linux with the state of each thread, native ones included."""
 
 
 class Snapshot(NamedTuple):
@@ -69,6 +72,18 @@ class LeftThreads:
 def others_ns() -> int:
     """CPU time of all threads of this process but the calling one, native ones included."""
     return time.process_time_ns() - time.thread_time_ns()
+
+
+def others_wait_for_cpu() -> bool:
+    """Whether a thread of this process but the calling one could run, or runs; False on systems that do not tell."""
+    calling = str(threading.get_native_id())
+    with suppress(OSError):
+        for task in TASKS.iterdir():
+            with suppress(OSError):  # it has ended
+                state = (task / "stat").read_text(encoding="ascii", errors="replace").rpartition(")")[2].split()[0]
+                if state == "R" and task.name != calling:
+                    return True
+    return False
 
 
 def _identifiers() -> frozenset[int]:

@@ -15,7 +15,7 @@ from opgauge.harness.measure import Limits
 from opgauge.harness.result.result import Result, Status
 from opgauge.harness.result.summary import remarks
 from opgauge.harness.run.execute import LocalExecutor
-from opgauge.harness.worker.left_threads import LeftThreads
+from opgauge.harness.worker.left_threads import LeftThreads, others_wait_for_cpu
 from tests.faulty.trial import trial
 
 LIMITS = Limits(budget_s=0.02, min_samples=3, max_samples=6, warmup_s=0.0)
@@ -41,6 +41,38 @@ def run(
     preload = (f"tests.faulty.{module}",)
     with LocalExecutor(limits=limits, timeout_s=120, preload=preload, environment=environment) as executor:
         return list(executor.run([trial(name) for name in implementations]))
+
+
+@pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="needs Linux's list of threads")
+def test_a_thread_that_could_run_is_seen() -> None:
+    """One that waits for an event is at rest; one that works is not, whether it has a CPU or not."""
+    go, stop = threading.Event(), threading.Event()
+
+    def task() -> None:
+        go.wait(60)
+        while not stop.is_set():
+            sum(range(1000))
+
+    thread = threading.Thread(target=task)
+    thread.start()
+    try:
+        assert seen_within(5.0, lambda: not others_wait_for_cpu())
+        go.set()
+        assert seen_within(5.0, others_wait_for_cpu)
+    finally:
+        go.set()
+        stop.set()
+        thread.join()
+
+
+def seen_within(seconds: float, condition: Callable[[], bool]) -> bool:
+    """Whether a condition becomes true in time."""
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        if condition():
+            return True
+        time.sleep(0.001)
+    return False
 
 
 @pytest.mark.parametrize("begin", [lambda task: threading.Thread(target=task).start(), _thread.start_new_thread])
