@@ -77,17 +77,29 @@ def impossible_below(
     return None if least_ns < COARSE_NS / 10 else PeakBound(least_ns, bound.peak)
 
 
+def exceeds_peaks(result: Result, ceilings: Mapping[str, Ceilings]) -> bool:
+    """Whether a time is below what the device's achieved peaks allow, by more than noise."""
+    return _exceeded(result, ceilings, NOISE) is not None
+
+
 def within_peaks(result: Result, ceilings: Mapping[str, Ceilings]) -> Result:
-    """The result; marked wrong if its time is below the least time that the device allows for its bytes and flops."""
+    """The result; marked wrong if its time is far below the least time that the device allows for its work."""
+    bound = _exceeded(result, ceilings, MOST_SHARE)
+    if bound is None or result.measurement is None:
+        return result
+    took, least = time_text(result.measurement.median_ns), time_text(bound.time_ns)
+    return replace(
+        result, status=Status.WRONG, reason=f"faster than the device allows: {took}, at least {least} by {bound.peak}"
+    )
+
+
+def _exceeded(result: Result, ceilings: Mapping[str, Ceilings], most: float) -> PeakBound | None:
+    """The bound of a valid result, if it is more than `most` times the median."""
     reached = ceilings.get(result.trial.device)
     if result.status is not Status.OK or reached is None or not (result.measurement and result.measurement.samples_ns):
-        return result
+        return None
     bound = impossible_below(reached, result.bytes, result.flops, result.trial.case.dtype, result.extra)
-    time_ns = result.measurement.median_ns
-    if bound is None or time_ns * MOST_SHARE >= bound.time_ns:
-        return result
-    reason = f"faster than the device allows: {time_text(time_ns)}, at least {time_text(bound.time_ns)} by {bound.peak}"
-    return replace(result, status=Status.WRONG, reason=reason)
+    return bound if bound is not None and result.measurement.median_ns * most < bound.time_ns else None
 
 
 def remarks(extra: Mapping[str, Any], measurement: Mapping[str, Any] | Measurement | None) -> list[str]:

@@ -11,7 +11,7 @@ from typing import Protocol
 from opgauge.harness.errors import HarnessError
 from opgauge.harness.result.ceilings import Ceilings
 from opgauge.harness.result.result import Profile, Result, Status, Trial
-from opgauge.harness.result.summary import PEERS, within_peaks
+from opgauge.harness.result.summary import PEERS, exceeds_peaks, within_peaks
 from opgauge.harness.run.device_lock import device_locks
 from opgauge.harness.run.execute import Ask, LocalExecutor, ask_nothing
 from opgauge.harness.run.progress import Progress
@@ -22,7 +22,7 @@ from opgauge.harness.run.signals import exit_code, interruptible, uninterrupted
 OK, WRONG, NOTHING = 0, 3, 5
 """Exit codes: every result of ours is valid; one is not; nothing was measured."""
 MOST_PEAKS = 3
-"""Most further measurements of a device's peaks in a run, before times that exceed them count as impossible."""
+"""Most further measurements of a device's peaks in a run, when times exceed them."""
 
 
 class ResultStore(Protocol):
@@ -125,13 +125,14 @@ class Session:
     def _within_peaks(
         self, result: Result, ceilings: dict[str, Ceilings], executor: LocalExecutor, measured_again: Counter[str]
     ) -> Result:
-        """The result judged by the achieved peaks, which are measured again before a time counts as impossible.
+        """The result judged by the achieved peaks, which are measured again when a time exceeds them.
 
         Peaks that were measured while other processes used the host are too low; the best measurement counts, for
-        this result and for those stored before.
+        this result and for those stored before. A time that remains impossible is measured again too: the host's
+        speed may have changed in between.
         """
-        device, judged = result.trial.device, within_peaks(result, ceilings)
-        while judged.status is not result.status and measured_again[device] < MOST_PEAKS:
+        device = result.trial.device
+        while exceeds_peaks(result, ceilings) and measured_again[device] < MOST_PEAKS:
             measured_again[device] += 1
             try:
                 ceilings[device] = ceilings[device].best_of(executor.ceilings(device))
@@ -139,8 +140,10 @@ class Session:
                 executor.renew()
                 break
             self.store.add_ceilings(self.run_id, ceilings[device])
-            judged = within_peaks(result, ceilings)
-        return judged
+        judged = within_peaks(result, ceilings)
+        if judged.status is result.status:
+            return result
+        return within_peaks(next(iter(executor.run([result.trial], block=result.block))), ceilings)
 
     def _rounds(self, plan: RunPlan) -> Iterator[tuple[int, Sequence[Trial]]]:
         """All trials; then, each in another process, those of cases that are still undecided.
