@@ -19,7 +19,7 @@ from opgauge.harness.result.result import Profile, Result, Status, Trial
 from opgauge.harness.run.worker_process import PRELOADED, Worker, worker_options
 from opgauge.harness.settings import child_environment, tuning_file
 from opgauge.harness.worker import protocol
-from opgauge.harness.worker.interleave import first_turn, joined, next_turn
+from opgauge.harness.worker.interleave import first_turn, joined
 from opgauge.ops import TuningError, find_op
 from opgauge.ops._core.op import tensor_bytes
 from opgauge.ops._core.tuning import read as read_tuning
@@ -260,7 +260,10 @@ class LocalExecutor:
         return takes_turns(trial.case, trial.device, self.limits), trial.case.id, trial.device
 
     def _run_in_turns(self, trials: Iterable[Trial], block: int, ask: Ask) -> Iterator[Result]:
-        """First samples of each trial in turn, then interleaved samples of all that stay resident in the worker."""
+        """First samples of each trial in turn, then interleaved samples of all that stay resident in the worker.
+
+        Each takes at least one more, after which all of its samples are compared.
+        """
         turn = first_turn(self.limits)
         taken = []
         for trial in trials:
@@ -269,7 +272,7 @@ class LocalExecutor:
         held = {
             result.trial.implementation: result
             for result, holder in taken
-            if holder is self._worker and next_turn(result, self.limits) is not None
+            if holder is self._worker and result.measurement is not None
         }
         found = self._take_turns(held, block) if held else {}
         for result, _ in taken:

@@ -10,13 +10,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
-from time import perf_counter, process_time_ns
+from time import perf_counter
 from typing import Any
 
 import numpy as np
 
 from opgauge.harness.worker.attempt import Attempt, WrongError
 from opgauge.harness.worker.bits import has_bits
+from opgauge.harness.worker.call_time import CallTime, Clocks
 from opgauge.harness.worker.emphasis import allow_lost, choose_slices, emphasize, write_inputs
 from opgauge.harness.worker.input_changes import FreshValues, InputChange, InputChanges
 from opgauge.harness.worker.inputs import Inputs, on_host
@@ -89,11 +90,11 @@ class Audit:
         self._whole = _TimeShare(SHARE if is_cpu else DEVICE_SHARE)
         self._fresh = _TimeShare(SHARE) if is_cpu else _TimeShare(DEVICE_SHARE, DEVICE_FRESH_S)
         self._started = self._ended = 0.0
-        self._called_ns = 0
+        self._called = Clocks.now()
         self._probes: dict[str, Array] = {}
         self._change: InputChange | None = None
-        self.thorough_ns: list[int] = []  # CPU time of samples on inputs and outputs that changed as a whole
-        self.usual_ns: list[int] = []  # the same, on inputs of which no values are fresh
+        self.thorough: list[CallTime] = []  # samples on inputs and outputs that changed as a whole
+        self.usual: list[CallTime] = []  # samples on inputs of which no values are fresh
         self.samples = self.whole = self.varied = self.fresh = 0
 
     @property
@@ -125,11 +126,11 @@ class Audit:
         self._change = change
         self._ended = perf_counter()
         self._started = self._ended - begun
-        self._called_ns = process_time_ns()
+        self._called = Clocks.now()
 
     def after(self, returned: Any, *, judged: bool = True) -> None:
         """Check the outputs of the sample, and undo the change; not timed. Raises WrongError."""
-        took_ns, change, begun = process_time_ns() - self._called_ns, self._change, perf_counter()
+        took, change, begun = self._called.passed(), self._change, perf_counter()
         if change is None:
             return
         self._sampled_s += begun - self._ended
@@ -143,9 +144,9 @@ class Audit:
         self.whole += change.whole
         self.varied += change.pair is not None or change.is_scaled or change.fresh is not None
         if change.fresh is None:
-            self.usual_ns.append(took_ns)
+            self.usual.append(took)
         elif change.whole and change.fresh.is_whole:
-            self.thorough_ns.append(took_ns)
+            self.thorough.append(took)
         spent = perf_counter() - begun + self._started
         if change.fresh is not None:
             self.fresh += 1

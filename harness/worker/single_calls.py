@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from math import inf
-from time import perf_counter, perf_counter_ns, process_time_ns, sleep
+from time import perf_counter, perf_counter_ns, sleep
 
 from opgauge.harness.result.result import Measurement
 from opgauge.harness.result.time_text import time_text
 from opgauge.harness.worker import protocol
 from opgauge.harness.worker.attempt import Attempt, WrongError
 from opgauge.harness.worker.audit import Audit
+from opgauge.harness.worker.call_time import CallTime, Clocks
 from opgauge.harness.worker.idle import check_idle
 from opgauge.harness.worker.phases import Phases
 from opgauge.harness.worker.succession import Succession
@@ -41,6 +43,8 @@ LEAST_SAMPLES, LEAST_PAIRS, PAIRS = 3, 2, 30
 
 Beside busy neighbours the least of nine was 1.62 times as long for an honest kernel of two threads.
 """
+MOSTLY = 2 / 3
+"""Share of calls beside no other process from which on wall time is enough."""
 
 
 def check_beside(
@@ -143,34 +147,50 @@ def _most_ns(other_ns: float) -> float:
 def check_samples(audit: Audit, attempt: Attempt, call: Bound, repeated: Measurement) -> None:
     """Compare samples of one call on inputs and outputs that changed as a whole with those that changed in parts.
 
-    The comparison uses CPU time, so that other processes do not count. Raises WrongError. repeated: some samples.
+    Raises WrongError if the former are dearer. repeated: some samples.
     """
     if attempt.kernel.key.backend != "cpu" or repeated.calls_per_sample > 1:
         return
-    thorough, usual = audit.thorough_ns, audit.usual_ns
-    if thorough and len(usual) >= LEAST_SAMPLES:
-        if min(thorough) <= _most_ns(min(usual)):
+    if audit.thorough and len(audit.usual) >= LEAST_SAMPLES:
+        if not is_dearer(audit.thorough, audit.usual):
             return
     elif min(repeated.cpu_ns, default=0.0) > LONG_NS or not audit.can_freshen:
         return
-    thorough_ns = usual_ns = inf
+    thorough: list[CallTime] = []
+    usual: list[CallTime] = []
     for number in range(1, PAIRS + 1):
-        thorough_ns = min(thorough_ns, _time_call(audit, call, whole=True))
-        usual_ns = min(usual_ns, _time_call(audit, call, whole=False))
-        if number >= LEAST_PAIRS and thorough_ns <= _most_ns(usual_ns):
+        thorough.append(_time_call(audit, call, whole=True))
+        usual.append(_time_call(audit, call, whole=False))
+        if number >= LEAST_PAIRS and not is_dearer(thorough, usual):
             return
+    whole, parts = (time_text(min(one.wall_ns for one in times)) for times in (thorough, usual))
     reason = (
-        f"a call takes {time_text(thorough_ns)} of CPU time where all inputs and outputs have changed and "
-        f"{time_text(usual_ns)} where parts have: it does not repeat its work"
+        f"a call takes {whole} where all inputs and outputs have changed and {parts} where parts have: "
+        "it does not repeat its work"
     )
     raise WrongError(reason)
 
 
-def _time_call(audit: Audit, call: Bound, *, whole: bool) -> int:
-    """CPU time in ns of a call after a change of everything, or of parts; its outputs are not judged."""
+def is_dearer(thorough: Sequence[CallTime], usual: Sequence[CallTime]) -> bool:
+    """Whether calls of one kind do more work than those of the other.
+
+    Wall time decides where other processes left the calls alone, since a kernel could burn CPU time. CPU time decides
+    beside other processes; by itself it would not do: two threads that share a core take twice that of one.
+    """
+    quiet = [[one.wall_ns for one in times if not one.disturbed] for times in (thorough, usual)]
+    if all(quiet):
+        if min(quiet[0]) <= _most_ns(min(quiet[1])):
+            return False
+        if len(quiet[0]) >= MOSTLY * len(thorough):
+            return True
+    return min(one.cpu_ns for one in thorough) > _most_ns(min(one.cpu_ns for one in usual))
+
+
+def _time_call(audit: Audit, call: Bound, *, whole: bool) -> CallTime:
+    """Time of a call after a change of everything, or of parts; its outputs are not judged."""
     audit.change(whole=whole, fresh=whole)
-    begun = process_time_ns()
+    begun = Clocks.now()
     returned = call()
-    took_ns = process_time_ns() - begun
+    took = begun.passed()
     audit.after(returned, judged=False)
-    return took_ns
+    return took

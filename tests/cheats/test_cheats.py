@@ -77,11 +77,19 @@ def test_a_cheat_is_flagged(executor: LocalExecutor, cheat: Cheat) -> None:
         assert after.status is Status.OK, after.reason
 
 
-@pytest.mark.parametrize("name", ["remembers_by_checksum", "permutes_its_old_result", "skips_within_a_millisecond"])
-def test_a_cheat_is_flagged_when_interleaved(name: str) -> None:
-    """All samples are compared after the last one; the honest kernel beside it is ok."""
-    cheat = CHEATS[name]
-    with LocalExecutor(limits=replace(LIMITS, turns=2), timeout_s=60, preload=MODULES) as executor:
+@pytest.mark.parametrize(
+    ("name", "budget_s"),
+    [
+        ("remembers_by_checksum", LIMITS.budget_s),
+        ("remembers_by_checksum", 0.001),
+        ("permutes_its_old_result", LIMITS.budget_s),
+        ("skips_within_a_millisecond", LIMITS.budget_s),
+    ],
+)
+def test_a_cheat_is_flagged_when_interleaved(name: str, budget_s: float) -> None:
+    """All samples are compared after the last one, also where few fit; the honest kernel beside it is ok."""
+    cheat, limits = CHEATS[name], replace(LIMITS, turns=2, budget_s=budget_s)
+    with LocalExecutor(limits=limits, timeout_s=60, preload=MODULES) as executor:
         honest, found = executor.run([trial(cheat, "baseline"), trial(cheat)])
     assert_flagged(cheat, found)
     assert honest.status is Status.OK, honest.reason
