@@ -1,4 +1,4 @@
-"""Copies and fills with non-temporal stores, which need not read the lines that they overwrite."""
+"""Streaming copies and fills: non-temporal stores need not read the lines that they overwrite."""
 
 from __future__ import annotations
 

@@ -17,7 +17,7 @@ class CallTime(NamedTuple):
 
 
 class Clocks(NamedTuple):
-    """What the clocks and the counter of switches show at a moment."""
+    """Readings of both clocks and of the counter of switches."""
 
     cpu_ns: int
     wall_ns: int
@@ -30,6 +30,6 @@ class Clocks(NamedTuple):
         return cls(process_time_ns(), perf_counter_ns(), switches)
 
     def passed(self) -> CallTime:
-        """What has passed since this moment."""
+        """Times since this moment."""
         wall_ns, cpu_ns = perf_counter_ns() - self.wall_ns, process_time_ns() - self.cpu_ns
         return CallTime(cpu_ns, wall_ns, switches_of_process() > self.switches)
