@@ -139,6 +139,9 @@ def tell_workers(orders: str, metrics: Path) -> None:
     """Pass settings and the folder of shared metrics to the service's processes, which inherit the environment."""
     os.environ[WORKER_ORDERS] = orders
     os.environ["PROMETHEUS_MULTIPROC_DIR"] = str(metrics)
+    # there is a process per core: idle threads of BLAS spin, at the cost of the other processes
+    for variable in THREAD_VARIABLES:
+        os.environ.setdefault(variable, "1")
 
 
 def worker_orders() -> str:

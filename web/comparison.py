@@ -6,10 +6,10 @@ runs, so that a large change is named at once. Small ones need `opgauge gate`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from math import exp, inf, log
-from typing import NamedTuple
+from typing import NamedTuple, Self
 
 from opgauge.harness.errors import NothingError
 from opgauge.harness.judge.compare import compare, compare_run
@@ -23,7 +23,7 @@ from opgauge.harness.store.queries import CaseInfo
 from opgauge.harness.store.run_queries import RunInfo
 from opgauge.web.compared_trial import USUAL, ComparedTrial, TrialKey, read_trials
 from opgauge.web.devices import device_names
-from opgauge.web.level import Level
+from opgauge.web.level import Level, SeriesKey
 from opgauge.web.reader import Reader
 from opgauge.web.regression import change_points, timed
 
@@ -116,30 +116,53 @@ def _spreads(reader: Reader, base: RunInfo, head: RunInfo) -> Callable[[TrialKey
     The two runs are left out: the change between them is in question.
     """
     series = reader.recent().series
+    known: dict[SeriesKey, _SteadyRuns] = reader.cache.get("steady runs", dict)
     compared = {base.key, head.key}
     slugs = {name: reader.device(head, name).slug for name in device_names(head)}
 
     def spread(key: TrialKey) -> SeriesSpread:
         case_id, implementation, device = key
-        return _spread(series.get((case_id, implementation, slugs.get(device, "")), ()), compared)
+        place = (case_id, implementation, slugs.get(device, ""))
+        found = known.get(place)
+        if found is None:
+            found = known[place] = _SteadyRuns.of(series.get(place, ()))
+        return found.spread(compared)
 
     return spread
 
 
-def _spread(levels: Sequence[Level], left_out: Collection[int]) -> SeriesSpread:
-    """Spread of the longest level of a series without the runs `left_out`, by number: its steps are no noise.
+@dataclass(frozen=True, slots=True)
+class _SteadyRuns:
+    """Runs of a series between its change points, by number, with their times; and the spread of the longest part."""
 
-    Change points are those of the whole series: they are cached, and finding them takes longer than all else.
-    """
-    steps = {id(point[1]) for point in change_points(levels)}
-    parts: list[list[float]] = [[]]
-    for level, time in timed(levels):
-        if id(level) in steps:
-            parts.append([])
-        if level.run.key not in left_out:
-            parts[-1].append(time)
-    longest = max(parts, key=len)
-    return spread_of(longest) if len(longest) > 1 else SeriesSpread()
+    runs: frozenset[int]
+    parts: Sequence[Sequence[tuple[int, float]]]
+    longest: SeriesSpread
+
+    @classmethod
+    def of(cls, levels: Sequence[Level]) -> Self:
+        """The parts of a series."""
+        steps = {id(point[1]) for point in change_points(levels)}
+        parts: list[list[tuple[int, float]]] = [[]]
+        for level, time in timed(levels):
+            if id(level) in steps:
+                parts.append([])
+            parts[-1].append((level.run.key, time))
+        return cls(frozenset(run for part in parts for run, _ in part), parts, _spread_of_longest(parts))
+
+    def spread(self, left_out: Collection[int]) -> SeriesSpread:
+        """Spread of the longest part without the runs `left_out`: its steps are no noise.
+
+        Change points are those of the whole series: they are cached, and finding them takes longer than all else.
+        """
+        if self.runs.isdisjoint(left_out):
+            return self.longest
+        return _spread_of_longest([[one for one in part if one[0] not in left_out] for part in self.parts])
+
+
+def _spread_of_longest(parts: Iterable[Sequence[tuple[int, float]]]) -> SeriesSpread:
+    times = [time for _, time in max(parts, key=len)]
+    return spread_of(times) if len(times) > 1 else SeriesSpread()
 
 
 def _with_series(one: Compared, spread_at: Callable[[TrialKey], SeriesSpread], models: Mapping[str, str]) -> Compared:

@@ -51,7 +51,8 @@ def _ends(axis: str, value: Any, error: Mapping[str, Sequence[float]] | None, pl
 
 def _plain(text: object) -> str:
     """A text of Plotly without its HTML."""
-    return unescape(_BREAK.sub(", ", str(text)))
+    words = str(text)
+    return unescape(_BREAK.sub(", ", words)) if "<" in words or "&" in words else words
 
 
 def _cell(value: object, cells: Quoted) -> str:

@@ -14,8 +14,10 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+from typing import NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
 from opgauge.harness.judge.estimate import Floats
 from opgauge.harness.judge.student import upper_tail
@@ -129,41 +131,80 @@ def _noise(logs: Floats) -> float:
     return max(deviation, _SPREAD_FLOOR)
 
 
+class _Calm(NamedTuple):
+    """Logs without a correlation, spikes and bursts; the price of a level, bounds of the levels, replaced bursts."""
+
+    values: Floats
+    correlation: float
+    price: float
+    bounds: list[int]
+    bursts: int
+
+
 def _fit(logs: Floats) -> _Fit:
     """The cheapest fit: levels alone, or levels with a trend or a correlation."""
-    best = _fit_series(logs, 0.0)[0]
+    white = _calm(logs, (0.0,))
+    best = _levels(white[0], np.zeros_like(logs), white[0].bounds, 0)
     if len(best.bounds) == 2 or logs.size < LONG_ENOUGH:
         return best
-    found = [fit for correlation in CORRELATIONS for fit in _fit_series(logs, correlation, DEGREES)]
-    return min(found, key=lambda fit: fit.cost)
+    series = white + _calm(logs, CORRELATIONS[1:])
+    found = [_levels(one, np.zeros_like(logs), one.bounds, 0) for one in series]
+    return min((*found, *_fit_trends(series)), key=lambda fit: fit.cost)
 
 
-def _fit_series(logs: Floats, correlation: float, degrees: Sequence[int] = ()) -> list[_Fit]:
-    """Fits with this correlation: levels alone, and with trends of these degrees."""
-    white = logs.copy()
-    white[1:] = (logs[1:] - correlation * logs[:-1]) / (1 - correlation)
-    noise = _noise(white)
-    price = PRICE * math.log(logs.size) * noise**2
-    calm, bursts = _without_bursts(_without_spikes(white, noise), price)
-    found = [_fit_levels(calm, np.zeros_like(calm), price, 0, correlation, bursts)]
-    for degree in degrees:
-        trend = _polynomial(calm, [0, calm.size], degree)
-        for _ in range(ROUNDS):
-            found.append(_fit_levels(calm, trend, price, degree, correlation, bursts))
-            trend = _polynomial(calm, found[-1].bounds, degree)
+def _calm(logs: Floats, correlations: Sequence[float]) -> list[_Calm]:
+    """The logs for each of the correlations, with short excursions that return replaced, one after another."""
+    found = []
+    for correlation in correlations:
+        white = logs.copy()
+        white[1:] = (logs[1:] - correlation * logs[:-1]) / (1 - correlation)
+        noise = _noise(white)
+        price = PRICE * math.log(logs.size) * noise**2
+        found.append(_Calm(_without_spikes(white, noise), correlation, price, [], 0))
+    open_ = list(range(len(found)))
+    for count in range(MOST_BURSTS + 1):
+        for place, bounds in zip(open_, _partition([found[one] for one in open_]), strict=True):
+            found[place] = found[place]._replace(bounds=bounds, bursts=count)
+        bursts = {place: _find_burst(found[place].values, found[place].bounds) for place in open_}
+        open_ = [place for place in open_ if bursts[place] is not None and count < MOST_BURSTS]
+        for place in open_:
+            found[place] = found[place]._replace(values=_without_burst(found[place].values, bursts[place]))
+        if not open_:
+            break
     return found
 
 
-def _fit_levels(calm: Floats, trend: Floats, price: float, degree: int, correlation: float, bursts: int) -> _Fit:
-    """The cheapest levels above a trend of a degree; the cost is the likelihood of the noise plus the prices."""
-    flat = calm - trend
-    bounds = _partition(flat, price)
+def _fit_trends(series: Sequence[_Calm]) -> list[_Fit]:
+    """Fits of levels above trends of each degree. Those whose levels repeat would repeat themselves, and end."""
+    found = []
+    rows = [(one, degree, [0, one.values.size]) for one in series for degree in DEGREES]
+    for _ in range(ROUNDS):
+        trends = [_polynomial(one.values, bounds, degree) for one, degree, bounds in rows]
+        flat = [one._replace(values=one.values - trend) for (one, _, _), trend in zip(rows, trends, strict=True)]
+        fits = [
+            _levels(one, trend, bounds, degree)
+            for (one, degree, _), trend, bounds in zip(rows, trends, _partition(flat), strict=True)
+        ]
+        found += fits
+        rows = [
+            (one, degree, fit.bounds)
+            for (one, degree, bounds), fit in zip(rows, fits, strict=True)
+            if fit.bounds != bounds
+        ]
+        if not rows:
+            break
+    return found
+
+
+def _levels(calm: _Calm, trend: Floats, bounds: list[int], degree: int) -> _Fit:
+    """Levels above a trend of a degree; the cost is the likelihood of the noise plus the prices."""
+    flat = calm.values - trend
     parts = [flat[start:end] for start, end in pairwise(bounds)]
-    squares = sum(float(((part - part.mean()) ** 2).sum()) for part in parts) * (1 - correlation) ** 2
-    misfit = calm.size * math.log(max(squares / calm.size, _SPREAD_FLOOR**2))
+    squares = sum(float(((part - part.mean()) ** 2).sum()) for part in parts) * (1 - calm.correlation) ** 2
+    misfit = flat.size * math.log(max(squares / flat.size, _SPREAD_FLOOR**2))
     # each replaced excursion costs as much as a level, for it improves the fit
-    extras = len(parts) + bursts + TREND_PRICE * degree + CORRELATION_PRICE * bool(correlation)
-    return _Fit(bounds, flat, trend, correlation, misfit + PRICE * math.log(calm.size) * extras)
+    extras = len(parts) + calm.bursts + TREND_PRICE * degree + CORRELATION_PRICE * bool(calm.correlation)
+    return _Fit(bounds, flat, trend, calm.correlation, misfit + PRICE * math.log(flat.size) * extras)
 
 
 def _without_spikes(logs: Floats, deviation: float) -> Floats:
@@ -173,16 +214,13 @@ def _without_spikes(logs: Floats, deviation: float) -> Floats:
     return np.clip(logs, middle - SPIKE * deviation, middle + SPIKE * deviation)
 
 
-def _without_bursts(logs: Floats, price: float) -> tuple[Floats, int]:
-    """The logs, with short excursions that return replaced by the level around them, one after another."""
+def _without_burst(logs: Floats, burst: tuple[int, int, float] | None) -> Floats:
+    """The logs with an excursion replaced by the level around it."""
     found = logs.copy()
-    for count in range(MOST_BURSTS):
-        burst = _find_burst(found, _partition(found, price))
-        if burst is None:
-            return found, count
+    if burst is not None:
         start, end, level = burst
         found[start:end] = level
-    return found, MOST_BURSTS
+    return found
 
 
 def _find_burst(logs: Floats, bounds: Sequence[int]) -> tuple[int, int, float] | None:
@@ -210,23 +248,35 @@ def _polynomial(logs: Floats, bounds: Sequence[int], degree: int) -> Floats:
     return np.asarray(trend - trend[0])
 
 
-def _partition(logs: Floats, price: float) -> list[int]:
-    """Bounds of the cheapest levels (0 and the length included); levels have `EDGE` points or more."""
-    count = logs.size
-    shifted = logs - logs.mean()
-    sums = np.concatenate(([0.0], np.cumsum(shifted)))
-    last = np.zeros(count + 1, np.int64)
+def _partition(series: Sequence[_Calm]) -> list[list[int]]:
+    """Bounds of the cheapest levels of each series (0 and the length included); levels have `EDGE` points or more.
+
+    Series of one length are partitioned together, as the loop over the ends takes most of the time.
+    """
+    values, prices = np.stack([one.values for one in series]), np.array([one.price for one in series])
+    rows, count = np.arange(len(series)), values.shape[1]
+    sums = np.zeros((len(series), count + 1))
+    np.cumsum(values - values.mean(axis=1, keepdims=True), axis=1, out=sums[:, 1:])
+    last = np.zeros((len(series), count + 1), np.int64)
     # least cost of the points before each; the sum of squares is the same for every partition and is omitted
-    least = np.full(count + 1, np.inf)
-    least[0] = -price
-    lengths = np.arange(count, 0, -1)
+    least = np.full((len(series), count + 1), np.inf)
+    least[:, 0] = -prices
+    shares = 1.0 / np.arange(count, 0, -1)
     for end in range(EDGE, count + 1):
-        starts = slice(end - EDGE + 1)
-        steps = sums[end] - sums[starts]
-        total = least[starts] - steps * steps / lengths[count - end :][starts]
-        last[end] = total.argmin()
-        least[end] = total[last[end]] + price
-    bounds = [count]
+        starts = end - EDGE + 1
+        total = sums[:, end : end + 1] - sums[:, :starts]
+        total *= total
+        total *= shares[count - end :][:starts]
+        np.subtract(least[:, :starts], total, out=total)
+        chosen = total.argmin(axis=1)
+        last[:, end] = chosen
+        least[:, end] = total[rows, chosen] + prices
+    return [_walk(one) for one in last]
+
+
+def _walk(last: npt.NDArray[np.int64]) -> list[int]:
+    """Bounds of levels, given the start of the last level of the points before each."""
+    bounds = [last.size - 1]
     while bounds[-1]:
         bounds.append(int(last[bounds[-1]]))
     return bounds[::-1]
