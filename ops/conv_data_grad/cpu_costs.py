@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from opgauge.ops.conv_data_grad.cpu_columns import Tensors, has_links, share_products
+from opgauge.ops.conv_data_grad.cpu_columns import Tensors, has_links, is_strided_pixels, share_products
 from opgauge.ops.conv_data_grad.op import ConvGeometry, three
 
 
@@ -86,6 +86,8 @@ GROUPS = {
 """Costs by whether channels are last."""
 MULTIPLY_NS = 0.02
 """Time of a multiply-add in a product of BLAS."""
+SPREAD_NS = 0.2
+"""Time per element of dx in which the products of a 1x1 filter with strides are spread."""
 MORE_DIRECT = 1.2
 """Time tap by tap over that of BLAS up to which the former is preferred, as for tiles."""
 
@@ -96,7 +98,8 @@ def prefers_taps(found: ConvGeometry, *, padded: bool) -> bool:
     padded: whether each tap is one loop over a slice with margins.
     """
     direct_ns = _last_ns(found) if found.channels_last else _first_ns(found, padded=padded)
-    return direct_ns <= MORE_DIRECT * (_products_ns(found) if found.is_pointwise else _columns_ns(found))
+    by_product = found.is_pointwise or is_strided_pixels(found)
+    return direct_ns <= MORE_DIRECT * (_products_ns(found) if by_product else _columns_ns(found))
 
 
 def _first_ns(found: ConvGeometry, *, padded: bool) -> float:
@@ -137,11 +140,12 @@ def _columns_ns(found: ConvGeometry) -> float:
 
 
 def _products_ns(found: ConvGeometry) -> float:
-    """1x1, without a fold: a product for each group, channels first of each image."""
-    pixels, outs = found.batch * prod(found.size), found.out_channels // found.groups
+    """1x1: a product for each group, channels first of each image, and without strides no fold."""
+    pixels, outs = found.batch * prod(found.out_size), found.out_channels // found.groups
     if found.channels_last:
         each = MULTIPLY_NS * outs + 0.24 + 1.3 * (outs == 1) + 0.43 * (found.channels == found.groups)
-        return 2100 + 20 * found.groups + pixels * (found.channels * each + 0.2 * found.out_channels)
+        spread = SPREAD_NS * found.batch * prod(found.size) * found.channels if is_strided_pixels(found) else 0.0
+        return 2100 + 20 * found.groups + pixels * (found.channels * each + 0.2 * found.out_channels) + spread
     each = MULTIPLY_NS * outs + 0.06 + 1.05 * (outs == 1)
     products = found.batch * (33 + 22 * found.groups)
     return 4100 + products + pixels * (found.channels * each + 0.035 * found.out_channels)

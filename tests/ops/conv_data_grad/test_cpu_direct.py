@@ -7,7 +7,7 @@ import pytest
 
 from opgauge.ops import FLOATS, ShapeError
 from opgauge.ops.conv_data_grad import cpu, cpu_columns
-from opgauge.ops.conv_data_grad.cpu_columns import FEW_PIXELS, images_at_once
+from opgauge.ops.conv_data_grad.cpu_columns import FEW_PIXELS, images_at_once, is_strided_pixels
 from opgauge.ops.conv_data_grad.cpu_costs import prefers_taps, prefers_tiles
 from opgauge.ops.conv_data_grad.op import ConvDataGradParams, geometry
 from tests.draws import drawn_of
@@ -133,6 +133,27 @@ def test_grouped_pointwise_channels_last() -> None:
         made = Convolution((2, 30, 5, 6), (24, 10, 1, 1), add=add, params={"groups": 3})
         for dtype in drawn_of("conv_data_grad", ("float32", "float16", "float64")):
             case = made.case(dtype, "channels_last")
+            assert complaint(case, inputs_of(case), "optimized") == ""
+
+
+@pytest.mark.parametrize(
+    ("x", "weight", "params"),
+    [
+        ((2, 24, 7, 6), (20, 24, 1, 1), {"strides": 2}),
+        ((3, 12, 5), (8, 6, 1), {"strides": 3, "groups": 2}),
+        ((2, 6, 3, 4, 5), (4, 6, 1, 1, 1), {"strides": (2, 1, 3)}),
+        ((1, 5, 9, 9), (40, 5, 1, 1), {"strides": (9, 4)}),
+    ],
+)
+def test_strided_pixels_channels_last_are_products(
+    x: tuple[int, ...], weight: tuple[int, ...], params: dict[str, object]
+) -> None:
+    """1x1 filters with strides: a product of the pixels of dy, spread over dx, with the addend or without."""
+    for add in (False, True):
+        made = Convolution(x, weight, add=add, params=params)
+        for dtype in drawn_of("conv_data_grad", ("float32", "float64", "bfloat16")):
+            case = made.case(dtype, "channels_last")
+            assert is_strided_pixels(geometry(case.shapes["x_like"], case.shapes["filter"], case.params))
             assert complaint(case, inputs_of(case), "optimized") == ""
 
 
