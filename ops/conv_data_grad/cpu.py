@@ -1,7 +1,7 @@
 """conv_data_grad on the CPU.
 
-Without strides and groups: a tiled product in Numba, added to the addend. Otherwise some images at a time: a
-product by BLAS, then one fused pass over the result while it is in cache.
+Without groups: a tiled product in Numba, added to the addend, or with strides one for each residue class of pixels.
+Otherwise some images at a time: a product by BLAS, then one fused pass over the result while it is in cache.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from opgauge.ops._core.kernel import Bound
 from opgauge.ops._core.registry import kernel
 from opgauge.ops._cpu.threads import count
 from opgauge.ops._cpu.tile import PRODUCT_SPEED, scratch, widened
+from opgauge.ops.conv_data_grad.cpu_classes import classes_of, in_classes
 from opgauge.ops.conv_data_grad.cpu_columns import (
     FEW_PIXELS,
     Tensors,
@@ -24,7 +25,7 @@ from opgauge.ops.conv_data_grad.cpu_columns import (
     has_links,
     share_products,
 )
-from opgauge.ops.conv_data_grad.cpu_costs import prefers_taps, prefers_tiles
+from opgauge.ops.conv_data_grad.cpu_costs import prefers_classes, prefers_taps, prefers_tiles
 from opgauge.ops.conv_data_grad.op import ConvDataGradParams, ConvGeometry, geometry, three
 
 HALF_BYTES = 2
@@ -101,6 +102,10 @@ def _select(found: ConvGeometry, tensors: Tensors) -> Bound:
             return _directly(found, tensors)
         if found.groups == 1 and prefers_tiles(found, tensors):
             return (_by_pixels if found.is_pointwise and not found.channels_last else _by_rows)(found, tensors)
+        if found.groups == 1 and {*found.strides} != {1} and prod(found.kernel) > 1:
+            classes = classes_of(found)
+            if prefers_classes(found, (one.geometry for one in classes), tensors.wide):
+                return in_classes(found, classes, tensors, _by_rows)
     return by_columns(found, tensors)
 
 
@@ -251,7 +256,7 @@ def _by_rows(found: ConvGeometry, tensors: Tensors) -> Bound:
     arrays = (_added(found, dx, addend), _flat(found, dx))
     line = padded[2] if size[2] % GROUP else size[2]
     sizes = (*size, line, padded[2], padded[1] * padded[2], pixels)
-    if found.is_pointwise and last:
+    if found.is_pointwise and last and found.out_size == found.size:
         arrays = tuple(array.reshape(1, -1, found.channels) if array.size else array for array in arrays)
         sizes = (1, 1, *(found.batch * pixels,) * 5)
     blocks = arrays[1].shape[0] * size[0] * -(-sizes[1] * sizes[3] // BLOCK)

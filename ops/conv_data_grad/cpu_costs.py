@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from math import prod
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -149,3 +150,49 @@ def _products_ns(found: ConvGeometry) -> float:
     each = MULTIPLY_NS * outs + 0.06 + 1.05 * (outs == 1)
     products = found.batch * (33 + 22 * found.groups)
     return 4100 + products + pixels * (found.channels * each + 0.035 * found.out_channels)
+
+
+class _ClassCosts(NamedTuple):
+    """Times in ns of convolutions of residue classes by tiles, measured with 8,000 random ones on the same host.
+
+    Per class; per product of tiles, with idle columns; per element of dy as laid out; per element of dx, and per row of
+    it, as woven; per element of the packed filter.
+    """
+
+    start: float
+    product: float
+    laid: float
+    woven: float
+    row: float
+    packed: float
+
+
+CLASSES = {
+    False: _ClassCosts(5140, 0.0102, 0.82, 1.3, 21, 0.94),
+    True: _ClassCosts(4590, 0.0137, 0.31, 0.34, 67, 0.59),
+}
+"""Costs by whether channels are last."""
+
+
+def prefers_classes(found: ConvGeometry, classes: Iterable[ConvGeometry], wide: np.dtype[Any]) -> bool:
+    """Whether tiles for each residue class are to be preferred to a product by BLAS and a fold. wide: of the sums."""
+    return sum(_class_ns(one, wide) for one in classes) <= _columns_ns(found)
+
+
+def _class_ns(found: ConvGeometry, wide: np.dtype[Any]) -> float:
+    from opgauge.ops._cpu.tile.jit import GROUP, tile_columns
+
+    cost, size, columns = CLASSES[found.channels_last], three(found.size, 1), int(tile_columns(np.empty(0, wide)))
+    steps = zip(size, three(found.kernel, 1), three(found.dilation, 1), strict=True)
+    padded = [length + (taps - 1) * dilation for length, taps, dilation in steps]
+    filters = prod(found.kernel) * found.out_channels * -(-found.channels // columns) * columns
+    lines = found.batch * size[0] * size[1]
+    rows = lines if found.channels_last else lines * found.channels
+    return (
+        cost.start
+        + cost.product * lines * (padded[2] if size[2] % GROUP else size[2]) * filters
+        + cost.laid * found.batch * prod(padded) * found.out_channels
+        + cost.woven * lines * size[2] * found.channels
+        + cost.row * rows
+        + cost.packed * filters
+    )

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from numba import njit, prange
 
-from opgauge.ops._cpu.jit import INNER
+from opgauge.ops._cpu.jit import INNER, narrow, widen
 from opgauge.ops._cpu.threads import parallel
 
 uintp = np.uintp
@@ -134,3 +134,30 @@ def spread(column: Any, addend: Any, dx: Any, rows: int, sizes: Any, strides: tu
     """
     for row in prange(rows):
         _spread_row(column, addend, dx, np.int64(row), sizes, strides)
+
+
+@njit(**INNER)
+def _weave_row(part: Any, addend: Any, dx: Any, row: int, inner: int, sizes: Any) -> None:
+    depth, height, width, part_d, part_h, part_w, first_d, first_h, first_w, stride_d, stride_h, stride_w = sizes
+    outer, d, h = row // (part_d * part_h), row // part_h % part_d, row % part_h
+    line = (outer * depth + first_d + d * stride_d) * height + first_h + h * stride_h
+    start, given = (line * width + first_w) * inner, row * part_w * inner
+    for w in range(part_w):
+        target, source = uintp(start + w * stride_w * inner), uintp(given + w * inner)
+        if addend.size:
+            for index in range(uintp(inner)):
+                value = part[source + index] + widen(addend[target + index])
+                dx[target + index] = narrow(value, dx[target + index])
+        else:
+            for index in range(uintp(inner)):
+                dx[target + index] = narrow(part[source + index], dx[target + index])
+
+
+@parallel(error_model="numpy")
+def weave(part: Any, addend: Any, dx: Any, rows: int, inner: int, sizes: Any) -> None:
+    """Write the pixels of one residue class to flat dx, plus the addend unless it is empty.
+
+    rows: of the part. inner: contiguous channels of a pixel. sizes: of dx and of the part; first pixel; strides.
+    """
+    for row in prange(rows):
+        _weave_row(part, addend, dx, np.int64(row), inner, sizes)

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
 from opgauge.ops import FLOATS, ShapeError
 from opgauge.ops.conv_data_grad import cpu, cpu_columns
+from opgauge.ops.conv_data_grad.cpu_classes import classes_of
 from opgauge.ops.conv_data_grad.cpu_columns import FEW_PIXELS, images_at_once, is_strided_pixels
-from opgauge.ops.conv_data_grad.cpu_costs import prefers_taps, prefers_tiles
+from opgauge.ops.conv_data_grad.cpu_costs import prefers_classes, prefers_taps, prefers_tiles
 from opgauge.ops.conv_data_grad.op import ConvDataGradParams, geometry
 from tests.draws import drawn_of
 from tests.ops.attempts import complaint, inputs_of
@@ -155,6 +158,44 @@ def test_strided_pixels_channels_last_are_products(
             case = made.case(dtype, "channels_last")
             assert is_strided_pixels(geometry(case.shapes["x_like"], case.shapes["filter"], case.params))
             assert complaint(case, inputs_of(case), "optimized") == ""
+
+
+STRIDED = (
+    Convolution((2, 40, 9, 8), (24, 40, 3, 3), params={"strides": 2, "padding_before": 1}),
+    Convolution((2, 33, 8, 7), (20, 33, 3, 2), params={"strides": (2, 3)}),
+    Convolution((1, 18, 13), (30, 18, 4), params={"strides": 3, "padding_before": 3, "dilation_rate": 2}),
+    Convolution((2, 17, 11, 10), (9, 17, 2, 2), params={"strides": (3, 2), "dilation_rate": (1, 2)}),
+    Convolution((2, 16, 4, 5, 6), (12, 16, 3, 1, 3), params={"strides": (2, 1, 2), "padding_before": (1, 0, 1)}),
+    Convolution((1, 16, 12, 12), (16, 16, 1, 2), params={"strides": 4}),
+    Convolution((2, 1, 9, 12), (1, 1, 4, 5), params={"strides": (2, 4)}),
+)
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("made", STRIDED)
+def test_strided_convolutions_by_classes(made: Convolution, layout: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Odd sizes, dilations, classes of one tap and without any, dy larger and smaller than a class; with an addend."""
+    monkeypatch.setattr(cpu, "prefers_classes", lambda *_: True)
+    for add in (False, True):
+        for dtype in drawn_of("conv_data_grad", FLOATS):
+            case = replace(made, add=add).case(dtype, layout)
+            assert complaint(case, inputs_of(case), "optimized") == ""
+
+
+@pytest.mark.parametrize(
+    ("pixels", "channels", "outs", "last", "by_classes"),
+    [(56, 64, 64, True, True), (56, 64, 64, False, True), (9, 4, 3, True, False), (5, 100, 4, False, False)],
+)
+def test_classes_are_used_where_they_are_estimated_to_be_faster(
+    pixels: int, channels: int, outs: int, *, last: bool, by_classes: bool
+) -> None:
+    """Channels that fill tiles suit them, and rows that are not short."""
+    params = ConvDataGradParams(strides=2, padding_before=1, data_format="channels_last" if last else "channels_first")
+    x, taps = (4, channels, pixels, pixels), (outs, channels, 3, 3)
+    x, taps = ((one[0], *one[2:], one[1]) for one in (x, taps)) if last else (x, taps)
+    found = geometry(x, taps, params)
+    parts = (one.geometry for one in classes_of(found))
+    assert prefers_classes(found, parts, np.dtype(np.float32)) is by_classes
 
 
 @pytest.mark.parametrize("last", [False, True])

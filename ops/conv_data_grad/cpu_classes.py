@@ -1,0 +1,111 @@
+"""conv_data_grad on the CPU with strides: a convolution without strides for each residue class of pixels.
+
+Pixels whose index has the same remainder by the stride are reached by the same taps, so that a product of tiles
+computes them without the columns that BLAS needs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from itertools import product
+from math import gcd, prod
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from opgauge.ops._core.kernel import Bound
+from opgauge.ops._cpu.threads import count
+from opgauge.ops._cpu.tile import scratch
+from opgauge.ops.conv_data_grad.cpu_columns import Tensors
+from opgauge.ops.conv_data_grad.op import ConvGeometry, three
+from opgauge.ops.conv_data_grad.residue_classes import Axis, axes_of
+
+
+class PixelClass(NamedTuple):
+    """Pixels of dx with common taps, as a convolution without strides; their remainders, and their taps by axis."""
+
+    geometry: ConvGeometry
+    residues: tuple[int, ...]
+    taps: tuple[slice, ...]
+
+
+def classes_of(found: ConvGeometry) -> list[PixelClass]:
+    """The classes that some tap reaches."""
+    axes = axes_of(found)[-len(found.size) :]
+    return [_class_of(found, axes, residues) for residues in product(*map(_reached, axes))]
+
+
+def _reached(axis: Axis) -> list[int]:
+    return [residue for residue in axis.residues if axis.reaches(residue)]
+
+
+def _class_of(found: ConvGeometry, axes: Sequence[Axis], residues: tuple[int, ...]) -> PixelClass:
+    reaches = [axis.reaches(residue) for axis, residue in zip(axes, residues, strict=True)]
+    geometry = replace(
+        found,
+        size=tuple(axis.size(residue) for axis, residue in zip(axes, residues, strict=True)),
+        kernel=tuple(map(len, reaches)),
+        strides=(1,) * len(axes),
+        padding=tuple(one[0] for one in reaches),
+        dilation=tuple(axis.step for axis in axes),
+    )
+    return PixelClass(geometry, residues, tuple(map(_taps, axes, residues)))
+
+
+def _taps(axis: Axis, residue: int) -> slice:
+    """Taps that reach a class: every so many, from the first on."""
+    first = next(tap for tap in range(axis.kernel) if (residue + axis.padding - tap * axis.dilation) % axis.stride == 0)
+    return slice(first, None, axis.stride // gcd(axis.stride, axis.dilation))
+
+
+def in_classes(
+    found: ConvGeometry,
+    classes: Sequence[PixelClass],
+    tensors: Tensors,
+    convolve: Callable[[ConvGeometry, Tensors], Bound],
+) -> Bound:
+    """A call that convolves each class by `convolve` and weaves the results into dx."""
+    from opgauge.ops._cpu.jit import storage
+
+    dx, addend = tensors.dx, tensors.addend
+    added, target = storage(np.empty(0, dx.dtype) if addend is None else addend.reshape(-1)), storage(dx.reshape(-1))
+    steps = [_step(found, one, tensors, convolve, added, target) for one in classes]
+    if len(classes) < prod(len(axis.residues) for axis in axes_of(found)):  # no tap reaches the other pixels
+        steps.insert(0, lambda: np.copyto(target, added if added.size else 0))
+
+    def run() -> None:
+        for step in steps:
+            step()
+
+    return run
+
+
+def _step(
+    found: ConvGeometry,
+    one: PixelClass,
+    tensors: Tensors,
+    convolve: Callable[[ConvGeometry, Tensors], Bound],
+    added: Any,
+    target: Any,
+) -> Bound:
+    """A call for one class. added, target: the addend, or nothing, and dx, flat as Numba takes them."""
+    from opgauge.ops.conv_data_grad import jit_fold as jit
+
+    weight, wide, last = tensors.weight, tensors.wide, found.channels_last
+    outs, inputs = weight.shape[0], (found.channels,)
+    laid = weight.reshape(outs, *found.kernel, *inputs) if last else weight.reshape(outs, *inputs, *found.kernel)
+    chosen = laid[(slice(None), *one.taps)] if last else laid[(slice(None), slice(None), *one.taps)]
+    shape = (*one.geometry.size, found.channels) if last else (found.channels, *one.geometry.size)
+    part, taps = scratch(found.batch * prod(shape), wide), np.empty(chosen.shape, weight.dtype)
+    convolved = convolve(one.geometry, Tensors(tensors.dy, taps, part.reshape(found.batch, *shape), None, wide))
+    sizes = (*three(found.size, 1), *three(one.geometry.size, 1), *three(one.residues, 0), *three(found.strides, 1))
+    inner, threads = found.channels if last else 1, count(2 * tensors.dx.nbytes)
+    rows = part.size // (one.geometry.size[-1] * inner)
+
+    def run() -> None:
+        np.copyto(taps, chosen)
+        convolved()
+        jit.weave.on(threads)(part, added, target, rows, inner, sizes)
+
+    return run
