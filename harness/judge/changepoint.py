@@ -161,15 +161,15 @@ def _calm(logs: Floats, correlations: Sequence[float]) -> list[_Calm]:
         noise = _noise(white)
         price = PRICE * math.log(logs.size) * noise**2
         found.append(_Calm(_without_spikes(white, noise), correlation, price, [], 0))
-    open_ = list(range(len(found)))
+    unsettled = list(range(len(found)))
     for count in range(MOST_BURSTS + 1):
-        for place, bounds in zip(open_, _partition([found[one] for one in open_]), strict=True):
+        for place, bounds in zip(unsettled, _partition([found[one] for one in unsettled]), strict=True):
             found[place] = found[place]._replace(bounds=bounds, bursts=count)
-        bursts = {place: _find_burst(found[place].values, found[place].bounds) for place in open_}
-        open_ = [place for place in open_ if bursts[place] is not None and count < MOST_BURSTS]
-        for place in open_:
+        bursts = {place: _find_burst(found[place].values, found[place].bounds) for place in unsettled}
+        unsettled = [place for place in unsettled if bursts[place] is not None and count < MOST_BURSTS]
+        for place in unsettled:
             found[place] = found[place]._replace(values=_without_burst(found[place].values, bursts[place]))
-        if not open_:
+        if not unsettled:
             break
     return found
 

@@ -13,13 +13,13 @@ from functools import partial
 from importlib import import_module
 from itertools import repeat
 from statistics import median
-from time import perf_counter_ns, process_time_ns
+from time import perf_counter_ns
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from opgauge.harness.measure.cpu import switches_of_process
 from opgauge.harness.result.ceilings import Ceilings
+from opgauge.harness.worker.call_time import Clocks
 from opgauge.ops import Device, dtype_info
 from opgauge.ops._core.backend import cupy
 
@@ -171,12 +171,11 @@ def _best_ns(threads: int, call: Callable[[], object]) -> float:
     calls = max(SAMPLE_NS // max(perf_counter_ns() - start, 1), 1)
     best = float("inf")
     for _ in range(REPEATS):
-        switches, busy, start = switches_of_process(), process_time_ns(), perf_counter_ns()
+        begun = Clocks.now()
         for _ in repeat(None, calls):
             call()
-        took_ns, busy_ns = perf_counter_ns() - start, process_time_ns() - busy
-        if switches_of_process() > switches:
-            took_ns = min(took_ns, busy_ns // threads)
+        took = begun.passed()
+        took_ns = min(took.wall_ns, took.cpu_ns // threads) if took.disturbed else took.wall_ns
         best = min(best, took_ns / calls)
     return best
 

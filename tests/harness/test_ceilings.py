@@ -9,13 +9,15 @@ from dataclasses import replace
 from functools import partial
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 
+from opgauge.harness.measure import jit_streaming
 from opgauge.harness.result.ceilings import Ceilings, PeakBound
 from opgauge.harness.result.result import Measurement, Result, Status
 from opgauge.harness.result.summary import peak_bound, within_peaks
 from opgauge.harness.run.session import Session
-from opgauge.harness.worker import ceilings
+from opgauge.harness.worker import call_time, ceilings
 from opgauge.harness.worker.ceilings import measure
 from opgauge.harness.worker.phases import Phases
 from opgauge.ops import BackendError, available
@@ -172,8 +174,21 @@ def test_a_peak_does_not_include_waiting_for_a_cpu(
         clocks["switches_of_process"] += switches
 
     for name in tuple(clocks):
-        monkeypatch.setattr(ceilings, name, partial(clocks.__getitem__, name))
+        monkeypatch.setattr(call_time, name, partial(clocks.__getitem__, name))
+    monkeypatch.setattr(ceilings, "perf_counter_ns", partial(clocks.__getitem__, "perf_counter_ns"))
     assert ceilings._best_ns(2, call) == best_ns
+
+
+@pytest.mark.parametrize("pieces", [1, 3])
+@pytest.mark.parametrize("start", [0, 1, 5])
+def test_streaming_copies_and_fills_write_what_they_should(start: int, pieces: int) -> None:
+    """All of the target, wherever it begins within a cache line, and nothing beside it."""
+    source, target = np.arange(997.0), np.full(1010, -1.0)
+    jit_streaming.copy(source, target[start : start + source.size], pieces)
+    assert np.array_equal(target[start : start + source.size], source)
+    jit_streaming.fill(target[start : start + source.size], 2.0, pieces)
+    assert np.count_nonzero(target == 2.0) == source.size
+    assert set(target[:start]) | set(target[start + source.size :]) == {-1.0}
 
 
 @pytest.mark.parametrize(
