@@ -165,10 +165,14 @@ def _calm(logs: Floats, correlations: Sequence[float]) -> list[_Calm]:
     for count in range(MOST_BURSTS + 1):
         for place, bounds in zip(unsettled, _partition([found[one] for one in unsettled]), strict=True):
             found[place] = found[place]._replace(bounds=bounds, bursts=count)
-        bursts = {place: _find_burst(found[place].values, found[place].bounds) for place in unsettled}
-        unsettled = [place for place in unsettled if bursts[place] is not None and count < MOST_BURSTS]
-        for place in unsettled:
-            found[place] = found[place]._replace(values=_without_burst(found[place].values, bursts[place]))
+        bursts = {
+            place: burst
+            for place in unsettled
+            if count < MOST_BURSTS and (burst := _find_burst(found[place].values, found[place].bounds))
+        }
+        for place, burst in bursts.items():
+            found[place] = found[place]._replace(values=_without_burst(found[place].values, *burst))
+        unsettled = list(bursts)
         if not unsettled:
             break
     return found
@@ -214,12 +218,10 @@ def _without_spikes(logs: Floats, deviation: float) -> Floats:
     return np.clip(logs, middle - SPIKE * deviation, middle + SPIKE * deviation)
 
 
-def _without_burst(logs: Floats, burst: tuple[int, int, float] | None) -> Floats:
+def _without_burst(logs: Floats, start: int, end: int, level: float) -> Floats:
     """The logs with an excursion replaced by the level around it."""
     found = logs.copy()
-    if burst is not None:
-        start, end, level = burst
-        found[start:end] = level
+    found[start:end] = level
     return found
 
 

@@ -23,6 +23,7 @@ from opgauge.ops.conv_data_grad.cpu_columns import (
     Tensors,
     by_columns,
     has_links,
+    is_strided_pixels,
     share_products,
 )
 from opgauge.ops.conv_data_grad.cpu_costs import prefers_classes, prefers_taps, prefers_tiles
@@ -102,6 +103,8 @@ def _select(found: ConvGeometry, tensors: Tensors) -> Bound:
             return _directly(found, tensors)
         if found.groups == 1 and prefers_tiles(found, tensors):
             return (_by_pixels if found.is_pointwise and not found.channels_last else _by_rows)(found, tensors)
+        if is_strided_pixels(found):
+            return in_classes(found, classes_of(found), tensors, by_columns)
         if found.groups == 1 and {*found.strides} != {1} and prod(found.kernel) > 1:
             classes = classes_of(found)
             if prefers_classes(found, (one.geometry for one in classes), tensors.wide):

@@ -1,13 +1,14 @@
 """conv_data_grad on the CPU with strides: a convolution without strides for each residue class of pixels.
 
-Pixels whose index has the same remainder by the stride are reached by the same taps, so that a product of tiles
-computes them without the columns that BLAS needs.
+Pixels whose index has the same remainder by the stride are reached by the same taps: a product of tiles computes them
+without the columns that BLAS needs, and one of BLAS those of a single tap.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from itertools import product
 from math import gcd, prod
 from typing import Any, NamedTuple
@@ -67,12 +68,13 @@ def in_classes(
 ) -> Bound:
     """A call that convolves each class by `convolve` and weaves the results into dx."""
     from opgauge.ops._cpu.jit import storage
+    from opgauge.ops.conv_data_grad import jit_fold as jit
 
-    dx, addend = tensors.dx, tensors.addend
+    dx, addend, threads = tensors.dx, tensors.addend, count(2 * tensors.dx.nbytes)
     added, target = storage(np.empty(0, dx.dtype) if addend is None else addend.reshape(-1)), storage(dx.reshape(-1))
-    steps = [_step(found, one, tensors, convolve, added, target) for one in classes]
+    steps = [_step(found, one, tensors, convolve, added, target, threads) for one in classes]
     if len(classes) < prod(len(axis.residues) for axis in axes_of(found)):  # no tap reaches the other pixels
-        steps.insert(0, lambda: np.copyto(target, added if added.size else 0))
+        steps.insert(0, partial(jit.begin.on(threads), added, target, threads))
 
     def run() -> None:
         for step in steps:
@@ -88,19 +90,20 @@ def _step(
     convolve: Callable[[ConvGeometry, Tensors], Bound],
     added: Any,
     target: Any,
+    threads: int,
 ) -> Bound:
     """A call for one class. added, target: the addend, or nothing, and dx, flat as Numba takes them."""
     from opgauge.ops.conv_data_grad import jit_fold as jit
 
     weight, wide, last = tensors.weight, tensors.wide, found.channels_last
-    outs, inputs = weight.shape[0], (found.channels,)
-    laid = weight.reshape(outs, *found.kernel, *inputs) if last else weight.reshape(outs, *inputs, *found.kernel)
+    outs = weight.shape[0]
+    laid = weight.reshape(outs, *found.kernel, -1) if last else weight.reshape(outs, -1, *found.kernel)
     chosen = laid[(slice(None), *one.taps)] if last else laid[(slice(None), slice(None), *one.taps)]
     shape = (*one.geometry.size, found.channels) if last else (found.channels, *one.geometry.size)
     part, taps = scratch(found.batch * prod(shape), wide), np.empty(chosen.shape, weight.dtype)
     convolved = convolve(one.geometry, Tensors(tensors.dy, taps, part.reshape(found.batch, *shape), None, wide))
     sizes = (*three(found.size, 1), *three(one.geometry.size, 1), *three(one.residues, 0), *three(found.strides, 1))
-    inner, threads = found.channels if last else 1, count(2 * tensors.dx.nbytes)
+    inner = found.channels if last else 1
     rows = part.size // (one.geometry.size[-1] * inner)
 
     def run() -> None:

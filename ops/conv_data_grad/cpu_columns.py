@@ -96,7 +96,7 @@ def by_columns(found: ConvGeometry, tensors: Tensors) -> Bound:
         for step in (*before, compute, *after):
             step()
 
-    return run if after else compute
+    return run if before or after else compute
 
 
 def _rows(weight: Any, found: ConvGeometry) -> Any:
@@ -146,8 +146,6 @@ def _columns_last(found: ConvGeometry, tensors: Tensors) -> Bound:
     links, (at_once, threads) = links_of(found), images_at_once(found, wide)
     if found.is_pointwise:
         return _one_product(found, tensors)
-    if is_strided_pixels(found):
-        return _strided_product(found, tensors)
 
     def run() -> None:
         rows = _rows(weight, found)
@@ -167,27 +165,8 @@ def is_strided_pixels(found: ConvGeometry) -> bool:
     return found.channels_last and not found.is_pointwise and prod(found.kernel) == 1 and not any(found.padding)
 
 
-def _strided_product(found: ConvGeometry, tensors: Tensors) -> Bound:
-    """1x1 filters with strides, channels last: a product over all pixels of dy, spread over dx."""
-    from opgauge.ops.conv_data_grad import jit_fold as jit
-
-    dy, weight, dx, addend, wide = tensors
-    columns = np.empty((found.batch, *found.out_size, found.channels), wide)
-    multiply = _one_product(found, Tensors(dy, weight, columns, None, wide))
-    threads, strides = count(dx.nbytes + columns.nbytes), three(found.strides, 1)
-    sizes = (*three(found.size, 1), *three(found.out_size, 1), found.channels)
-    rows = found.batch * sizes[0] * sizes[1]
-    added = np.empty(0, dx.dtype) if addend is None else addend.reshape(-1)
-
-    def run() -> None:
-        multiply()
-        jit.spread.on(threads)(columns.reshape(-1), added, dx.reshape(-1), rows, sizes, strides)
-
-    return run
-
-
 def _one_product(found: ConvGeometry, tensors: Tensors) -> Bound:
-    """A 1x1 convolution, channels last: one product over all pixels of dy per group, then the addend."""
+    """A 1x1 convolution, channels last: one product over all pixels per group, then the addend."""
     from opgauge.ops.conv_data_grad import jit_fold as jit
 
     dy, weight, dx, addend, _ = tensors

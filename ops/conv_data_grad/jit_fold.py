@@ -39,17 +39,30 @@ def _spans(sizes: Any, strides: Any, padding: Any, dilation: Any) -> Any:
 
 
 @njit(**INNER)
+def _begin(addend: Any, dx: Any, start: int, end: int) -> None:
+    """Write the addend, or zeros if it is empty."""
+    if addend.size:
+        for index in range(uintp(start), uintp(end)):
+            dx[index] = addend[index]
+    else:
+        for index in range(uintp(start), uintp(end)):
+            dx[index] = 0
+
+
+@parallel(error_model="numpy")
+def begin(addend: Any, dx: Any, pieces: int) -> None:
+    """Write the addend, or zeros if it is empty, to flat dx of the same dtype."""
+    for piece in prange(pieces):
+        _begin(addend, dx, dx.size * piece // pieces, dx.size * (piece + 1) // pieces)
+
+
+@njit(**INNER)
 def _fold_plane(
     column: Any, addend: Any, dx: Any, plane: int, sizes: Any, spans: Any, strides: Any, padding: Any, dilation: Any
 ) -> None:
     depth, height, width, kernel_d, kernel_h, kernel_w, out_d, out_h, out_w = sizes
     channel, d, start = plane // depth, plane % depth, plane * height * width
-    if addend.size:
-        for index in range(uintp(start), uintp(start + height * width)):
-            dx[index] = addend[index]
-    else:
-        for index in range(uintp(start), uintp(start + height * width)):
-            dx[index] = 0
+    _begin(addend, dx, start, start + height * width)
     for i in range(kernel_d):
         moved = d + padding[0] - i * dilation[0]
         od = moved // strides[0]
@@ -104,36 +117,6 @@ def add_in_place(total: Any, addend: Any) -> None:
     """Add flat addend to total."""
     for index in prange(total.size):
         total[index] += addend[index]
-
-
-@njit(**INNER)
-def _spread_row(column: Any, addend: Any, dx: Any, row: int, sizes: Any, strides: Any) -> None:
-    depth, height, width, out_d, out_h, out_w, channels = sizes
-    image, d, h = row // (depth * height), row // height % depth, row % height
-    start = row * width * channels
-    if addend.size:
-        for index in range(uintp(start), uintp(start + width * channels)):
-            dx[index] = addend[index]
-    else:
-        for index in range(uintp(start), uintp(start + width * channels)):
-            dx[index] = 0
-    if d % strides[0] or h % strides[1]:
-        return
-    given = ((image * out_d + d // strides[0]) * out_h + h // strides[1]) * out_w * channels
-    for w in range(out_w):
-        target, source = uintp(start + w * strides[2] * channels), uintp(given + w * channels)
-        for channel in range(uintp(channels)):
-            dx[target + channel] += column[source + channel]
-
-
-@parallel(error_model="numpy")
-def spread(column: Any, addend: Any, dx: Any, rows: int, sizes: Any, strides: tuple[int, int, int]) -> None:
-    """Add flat columns (N, output, C) of one tap to every pixel of flat dx (N, D, H, W, C) that a stride reaches.
-
-    The other pixels are those of the addend, or zero if it is empty. rows: N D H. sizes: of dx, of the output, and C.
-    """
-    for row in prange(rows):
-        _spread_row(column, addend, dx, np.int64(row), sizes, strides)
 
 
 @njit(**INNER)
