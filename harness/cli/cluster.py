@@ -16,7 +16,10 @@ if TYPE_CHECKING:
     from distributed import Client
 
     from opgauge.harness.case.case import Case
+    from opgauge.harness.result.result import Trial
     from opgauge.harness.run.progress import Progress
+    from opgauge.harness.run.session import Session
+    from opgauge.harness.store import Store
 
 NOTHING, INTERRUPTED = 5, 130
 """Exit codes: nothing was measured; interrupted."""
@@ -66,17 +69,33 @@ def run_over(
     resume: str | None,
     budget_s: float,
     timeout_s: float,
+    ceilings: bool | None,
+    ahead: int,
+    of_one_device: bool,
+    tell_plan: Callable[[Store, Sequence[Trial], float], object] | None,
     progress: Callable[[int], Progress],
     notify: Callable[[str], None],
+    show: Callable[[Store, Session], int],
 ) -> int:
-    """Measure cases over GPUs of this host or over a cluster, and print each run; returns the exit code."""
-    from opgauge.harness.cli.run import report
+    """Measure cases over GPUs of this host or over a cluster, and show each run; returns the highest exit code.
+
+    ahead: processes that compile and verify everything first, which only devices of this host can use. of_one_device:
+    whether options were given that a cluster cannot heed. tell_plan: prints the trials, none of which is then measured.
+    """
+    from opgauge.harness.cli.compile import compile_all
+    from opgauge.harness.cli.run import CEILINGS_FROM
     from opgauge.harness.cluster.spread import Runs, run_spread
     from opgauge.harness.measure import Limits
     from opgauge.harness.run.runner import plan
     from opgauge.harness.run.session import Session
     from opgauge.harness.store import Store
 
+    if of_one_device:
+        msg = "--remeasure and --profile are for one device: leave out --gpus and --cluster"
+        raise typer.BadParameter(msg)
+    if scheduler and ahead:
+        msg = "--ahead compiles on this host: run `opgauge compile` on the hosts of the cluster"
+        raise typer.BadParameter(msg)
     with opened_cluster(gpus, scheduler) as client, Store.open(url) as store:
         if client is None:
             msg = "name a cluster by --gpus or --cluster"
@@ -85,6 +104,11 @@ def run_over(
         finished = store.finished_trials(found.id) if found else set()
         wanted = devices or [spread_device(client, None)]
         trials = plan(cases, implementations=implementations, devices=wanted, finished=finished)
+        if tell_plan:
+            tell_plan(store, trials, budget_s)
+            return 0
+        if ahead:
+            compile_all(trials, ahead, progress(len(trials)), timeout_s=timeout_s)
         runs = Runs(store, command_line(sys.argv[1:]), (found.id, found.environment) if found else None)
         with progress(len(trials)) as shown:
             try:
@@ -95,13 +119,14 @@ def run_over(
                     store,
                     Limits(budget_s=budget_s),
                     timeout_s=timeout_s,
+                    ceilings=len(trials) >= CEILINGS_FROM if ceilings is None else ceilings,
                     advance=lambda result: shown.finished(result.trial, result),
                     tell=notify,
                 )
             except KeyboardInterrupt:
                 return INTERRUPTED
         sessions = [Session(store, run, progress, notify) for run in runs.ids]
-        return max((report(store, one, as_json=False, quiet=False) for one in sessions), default=NOTHING)
+        return max((show(store, one) for one in sessions), default=NOTHING)
 
 
 @cluster.command("status")

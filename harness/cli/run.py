@@ -6,6 +6,7 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -41,6 +42,7 @@ from opgauge.harness.cli.options import (
 if TYPE_CHECKING:
     from opgauge.harness.case.case import Case
     from opgauge.harness.result.result import Environment, Trial
+    from opgauge.harness.run.execute import LocalExecutor
     from opgauge.harness.run.session import Session
     from opgauge.harness.run.worker_process import Worker
     from opgauge.harness.settings import Settings
@@ -123,8 +125,13 @@ def run(
                 resume=resume,
                 budget_s=budget_s,
                 timeout_s=timeout_s,
+                ceilings=ceilings,
+                ahead=ahead,
+                of_one_device=bool(remeasure or profile),
+                tell_plan=partial(describe, as_json=as_json) if dry_run else None,
                 progress=open_progress(progress, quiet=quiet),
                 notify=notify,
+                show=partial(report, as_json=as_json, quiet=quiet),
             )
         )
     with nullcontext() if dry_run else early_worker(settings) as worker:
@@ -141,18 +148,9 @@ def run(
             if dry_run:
                 describe(store, trials, budget_s, as_json=as_json)
                 return
-            from opgauge.harness.measure import Limits
-            from opgauge.harness.run.execute import LocalExecutor
             from opgauge.harness.run.session import RunPlan, Session
-            from opgauge.harness.worker.interleave import TURNS
 
-            with LocalExecutor(
-                limits=Limits(budget_s=budget_s, turns=TURNS),
-                timeout_s=timeout_s,
-                threads=settings.threads,
-                memory_bytes=settings.memory_bytes,
-                worker=worker,
-            ) as executor:
+            with executor_of(worker, settings, budget_s, timeout_s) as executor:
                 run_id = begun(store, found, cases, devices, settings, notify)
                 session = Session(store, run_id, open_progress(progress, quiet=quiet), notify)
                 with_ceilings = len(trials) >= CEILINGS_FROM if ceilings is None else ceilings
@@ -176,6 +174,21 @@ def early_worker(settings: Settings) -> Iterator[Worker]:
         yield worker
     finally:
         worker.kill()
+
+
+def executor_of(worker: Worker | None, settings: Settings, budget_s: float, timeout_s: float) -> LocalExecutor:
+    """An executor of this host, in whose worker the implementations of a case take turns on a CPU."""
+    from opgauge.harness.measure import Limits
+    from opgauge.harness.run.execute import LocalExecutor
+    from opgauge.harness.worker.interleave import TURNS
+
+    return LocalExecutor(
+        limits=Limits(budget_s=budget_s, turns=TURNS),
+        timeout_s=timeout_s,
+        threads=settings.threads,
+        memory_bytes=settings.memory_bytes,
+        worker=worker,
+    )
 
 
 def tell(text: str) -> None:

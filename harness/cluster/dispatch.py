@@ -36,7 +36,7 @@ class Measured:
 
 
 def tasks_of(trials: Iterable[Trial], limits: Limits, *, timeout_s: float, ceilings: bool = False) -> list[Task]:
-    """A task per case and device, the heaviest first. ceilings: also measure achieved peaks, once per host."""
+    """A task per case and device, the heaviest first. ceilings: measure achieved peaks too."""
     groups: dict[tuple[str, str], list[Trial]] = {}
     for trial in trials:
         groups.setdefault((trial.device, trial.case.id), []).append(trial)
@@ -79,7 +79,7 @@ def _task(trials: Sequence[Trial], limits: Limits, timeout_s: float, *, ceilings
         ([to_json(trial) for trial in trials], to_json(limits), timeout_s),
         _weight(trials),
         case_to_json(first.case),
-        {"ceilings": True} if ceilings else {},
+        {"ceilings": ceilings},
     )
 
 

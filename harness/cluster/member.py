@@ -29,6 +29,7 @@ from opgauge.harness.result.result import Trial
 from opgauge.harness.run.compiling import SHARE, case_bytes
 from opgauge.harness.run.environment import capture, free_memory_bytes
 from opgauge.harness.run.execute import LocalExecutor
+from opgauge.harness.run.peaks import AchievedPeaks
 from opgauge.harness.settings import ROOT
 from opgauge.harness.worker.inputs import make_inputs
 from opgauge.harness.worker.kept import is_kept, keep_expected, keep_values
@@ -108,21 +109,24 @@ def call(
 
 
 def run_case(
-    trials: Sequence[Json], limits: Json, timeout_s: float, *, shared: bool = False, ceilings: bool = False
+    trials: Sequence[Json], limits: Json, timeout_s: float, *, ceilings: bool = False, shared: bool = False
 ) -> dict[str, Any]:
     """Results of a case's trials, one after the other on this member's device, with `identity`.
 
-    shared: load inputs and reference from this host's folder. ceilings: also measure the peaks that the device
-    achieves.
+    ceilings: measure the peaks that the device achieves, once, and judge all times by them. shared: load inputs and
+    reference from this host's folder.
     """
-    executor = _executor(timeout_s)
+    executor, peaks = _executor(timeout_s), _peaks(timeout_s)
     executor.limits = from_json(Limits, limits)
     more = {"kept": str(shared_folder())} if shared else {}
     built = [from_json(Trial, trial) for trial in trials]
-    results = [to_json(result) for result in executor.run(built, ask=lambda _: more)]
+    device = built[0].device
+    if ceilings:
+        peaks.measure_once(device)
+    results = [to_json(peaks.judge(result)) for result in executor.run(built, ask=lambda _: more)]
     _forget(built[0].case.id)
-    reached = to_json(executor.ceilings(built[0].device)) if ceilings else None
-    return {"results": results, "ceilings": reached, **identity(built[0].device)}
+    reached = peaks.known.get(device)
+    return {"results": results, "ceilings": reached and to_json(reached), **identity(device)}
 
 
 def compute_reference(case: Json) -> bool:
@@ -165,6 +169,11 @@ def shared_folder() -> Path:
 @cache
 def _executor(timeout_s: float) -> LocalExecutor:
     return LocalExecutor(timeout_s=timeout_s)
+
+
+@cache
+def _peaks(timeout_s: float) -> AchievedPeaks:
+    return AchievedPeaks(_executor(timeout_s))
 
 
 def close(timeout_s: float = 120.0) -> None:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from opgauge.harness.cluster.dispatch import Measured, dispatch
 from opgauge.harness.cluster.tasks import SchedulerLostError
 from opgauge.harness.measure import Limits
+from opgauge.harness.result.ceilings import Ceilings
 from opgauge.harness.result.result import Environment, Result, Trial
 from opgauge.harness.store import Store
 
@@ -26,7 +27,7 @@ class Runs:
     def __init__(self, store: Store, command: str, first: tuple[str, Environment] | None = None) -> None:
         self._store, self._command = store, command
         self._ids: dict[str, str] = {} if first is None else {_kind(first[1]): first[0]}
-        self._with_ceilings = {first[0]} if first and store.ceilings(first[0]) else set()
+        self._peaks: dict[str, dict[str, Ceilings]] = {first[0]: store.ceilings(first[0])} if first else {}
         self.last = first[0] if first else ""
 
     def of(self, environment: Environment) -> str:
@@ -40,11 +41,14 @@ class Runs:
         return self.last
 
     def add(self, measured: Measured) -> None:
-        """Store a result, and the achieved peaks of its device with the first of a run."""
+        """Store a result, and the best of the peaks that the run's devices of one kind achieved."""
         run = self.of(measured.environment)
-        if measured.ceilings is not None and run not in self._with_ceilings:
-            self._with_ceilings.add(run)
-            self._store.add_ceilings(run, measured.ceilings)
+        if measured.ceilings is not None:
+            known, device = self._peaks.setdefault(run, {}), measured.ceilings.device
+            best = known[device].best_of(measured.ceilings) if device in known else measured.ceilings
+            if best != known.get(device):
+                known[device] = best
+                self._store.add_ceilings(run, best)
         self._store.add_result(run, measured.result)
 
     @property

@@ -44,7 +44,7 @@ class Task:
 
     label: name in messages. backend: resource that the call needs. function, arguments: importable on the member, and
     picklable. weight: expected cost, for the order. case: a case as JSON whose reference a CPU member of the host
-    computes in advance; `function` then gets `shared=True`. on_host: keyword arguments of the first call on each host.
+    computes in advance; `function` then gets `shared=True`. more: keyword arguments.
     """
 
     label: str
@@ -53,7 +53,7 @@ class Task:
     arguments: tuple[Any, ...] = ()
     weight: float = 0.0
     case: Mapping[str, Any] | None = None
-    on_host: Mapping[str, Any] = field(default_factory=dict)
+    more: Mapping[str, Any] = field(default_factory=dict)
     tries: int = 0
     host: str = ""
     reference: Future | None = None
@@ -118,7 +118,6 @@ class _Dispatcher:
 
     def __init__(self, client: Client, tell: Callable[[str], Any], *, references: bool) -> None:
         self.client, self.tell, self.references = client, tell, references
-        self.known_hosts: set[str] = set()
         self.key, self.finished, self.published = f"{random.getrandbits(48):x}", 0, 0.0
         self.running: dict[Future, Task] = {}
         self.lost: list[Outcome] = []
@@ -180,15 +179,13 @@ class _Dispatcher:
                 )
 
     def _submit(self, task: Task) -> Future:
-        is_first = task.host not in self.known_hosts
-        self.known_hosts.add(task.host)
         return self.client.submit(
             member.call,
             task.reference,
             member.planning_state(),
             task.function,
             task.arguments,
-            dict(task.on_host) if is_first else {},
+            dict(task.more),
             key=_unique(task),
             resources={task.backend: 1},
             **_at(task.host),

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from typing import Protocol
 
 from opgauge.harness.errors import HarnessError
 from opgauge.harness.result.ceilings import Ceilings
 from opgauge.harness.result.result import Profile, Result, Status, Trial
-from opgauge.harness.result.summary import PEERS, exceeds_peaks, within_peaks
+from opgauge.harness.result.summary import PEERS
 from opgauge.harness.run.device_lock import device_locks
 from opgauge.harness.run.execute import Ask, LocalExecutor, ask_nothing
+from opgauge.harness.run.peaks import AchievedPeaks
 from opgauge.harness.run.progress import Progress
 from opgauge.harness.run.remeasure import undecided_trials
 from opgauge.harness.run.runner import run
@@ -21,8 +22,6 @@ from opgauge.harness.run.signals import exit_code, interruptible, uninterrupted
 
 OK, WRONG, NOTHING = 0, 3, 5
 """Exit codes: every result of ours is valid; one is not; nothing was measured."""
-MOST_PEAKS = 3
-"""Most further measurements of a device's peaks in a run, when times exceed them."""
 
 
 class ResultStore(Protocol):
@@ -104,46 +103,20 @@ class Session:
         return OK if any(item.status is Status.OK for item in results) else NOTHING
 
     def _measure(self, plan: RunPlan, executor: LocalExecutor, ask: Ask) -> None:
-        ceilings: dict[str, Ceilings] = {}
-        measured_again: Counter[str] = Counter()
+        peaks = AchievedPeaks(executor, partial(self.store.add_ceilings, self.run_id))
         for device in plan.ceilings_of:
             try:
-                ceilings[device] = executor.ceilings(device)
-                self.store.add_ceilings(self.run_id, ceilings[device])
+                peaks.measure(device)
             except HarnessError as error:
                 self.notify(f"{device}: no achieved peaks: {str(error).strip().splitlines()[-1]}")
-                executor.renew()
         for block, trials in self._rounds(plan):
             if block:
                 executor.renew()
             with self.open_progress(len(trials)) as progress:
                 for result in run(progress.follow(trials), executor, block=block, ask=ask):
-                    plausible = self._within_peaks(result, ceilings, executor, measured_again)
+                    plausible = peaks.judge(result)
                     self.store.add_result(self.run_id, plausible)
                     progress.finished(plausible.trial, plausible)
-
-    def _within_peaks(
-        self, result: Result, ceilings: dict[str, Ceilings], executor: LocalExecutor, measured_again: Counter[str]
-    ) -> Result:
-        """The result judged by the achieved peaks, which are measured again when a time exceeds them.
-
-        Peaks that were measured while other processes used the host are too low; the best measurement counts, for
-        this result and for those stored before. A time that remains impossible is measured again too: the host's
-        speed may have changed in between.
-        """
-        device = result.trial.device
-        while exceeds_peaks(result, ceilings) and measured_again[device] < MOST_PEAKS:
-            measured_again[device] += 1
-            try:
-                ceilings[device] = ceilings[device].best_of(executor.ceilings(device))
-            except HarnessError:
-                executor.renew()
-                break
-            self.store.add_ceilings(self.run_id, ceilings[device])
-        judged = within_peaks(result, ceilings)
-        if judged.status is result.status:
-            return result
-        return within_peaks(next(iter(executor.run([result.trial], block=result.block))), ceilings)
 
     def _rounds(self, plan: RunPlan) -> Iterator[tuple[int, Sequence[Trial]]]:
         """All trials; then, each in another process, those of cases that are still undecided.

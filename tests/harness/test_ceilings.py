@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from collections import Counter
 from dataclasses import replace
 from functools import partial
 from types import SimpleNamespace
@@ -16,7 +15,7 @@ from opgauge.harness.measure import jit_streaming
 from opgauge.harness.result.ceilings import Ceilings, PeakBound
 from opgauge.harness.result.result import Measurement, Result, Status
 from opgauge.harness.result.summary import peak_bound, within_peaks
-from opgauge.harness.run.session import Session
+from opgauge.harness.run.peaks import AchievedPeaks
 from opgauge.harness.worker import call_time, ceilings
 from opgauge.harness.worker.ceilings import measure
 from opgauge.harness.worker.phases import Phases
@@ -204,20 +203,20 @@ def test_peaks_are_measured_again_before_a_time_is_impossible(
     gbps: tuple[float, ...], again_ns: float, status: Status, measured: int
 ) -> None:
     """Up to three times in a run, also if a time is not impossible but above its bound; then the trial once more."""
-    peaks = iter([Ceilings("cpu", copy_gbps=one) for one in gbps])
+    rates = iter([Ceilings("cpu", copy_gbps=one) for one in (0.5, *gbps)])
     stored: list[Ceilings] = []
-    store = SimpleNamespace(add_ceilings=lambda _, found: stored.append(found))
-    session = Session(store, "run", SimpleNamespace, SimpleNamespace)  # type: ignore[arg-type]
     result = Result(trial("baseline"), Status.OK, measurement=Measurement((2000.0,), "fake", 1), bytes=7000)
     again = replace(result, measurement=Measurement((again_ns,), "fake", 1))
-    executor = SimpleNamespace(ceilings=lambda _: next(peaks), run=lambda *_, block: [replace(again, block=block)])
-    known, count = {"cpu": Ceilings("cpu", copy_gbps=0.5)}, Counter[str]()
-    judged = session._within_peaks(result, known, executor, count)  # type: ignore[arg-type]
+    executor = SimpleNamespace(ceilings=lambda _: next(rates), run=lambda *_, block: [replace(again, block=block)])
+    peaks = AchievedPeaks(executor, stored.append)  # type: ignore[arg-type]
+    peaks.measure_once("cpu")
+    judged = peaks.judge(result)
     assert judged.status is status
     assert judged.measurement == (again if again_ns else result).measurement
-    assert (len(stored), known["cpu"]) == (measured, stored[-1])
-    session._within_peaks(result, known, executor, count)  # type: ignore[arg-type]
-    assert len(stored) == (3 if again_ns else measured)
+    assert (len(stored), peaks.known["cpu"]) == (1 + measured, stored[-1])
+    peaks.judge(result)
+    peaks.measure_once("cpu")
+    assert len(stored) == 1 + (3 if again_ns else measured)
 
 
 @pytest.mark.parametrize(("relaxed", "status"), [({}, Status.WRONG), ({"relaxed": 2.0**13}, Status.OK)])

@@ -1,0 +1,125 @@
+"""Runs over a cluster: times are judged by the peaks of their member, and each option is heeded or refused."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from typer.testing import CliRunner
+
+from opgauge.harness.case.casejson import case_to_json
+from opgauge.harness.cli.app import app
+from opgauge.harness.cli.options import load
+from opgauge.harness.cluster import member
+from opgauge.harness.cluster.dispatch import Measured
+from opgauge.harness.cluster.local import local_cluster, member_options
+from opgauge.harness.cluster.spread import Runs
+from opgauge.harness.result.ceilings import Ceilings
+from opgauge.harness.result.record_json import to_json
+from opgauge.harness.result.result import Environment, Measurement, Result, Status
+from opgauge.harness.run.compiling import ONCE
+from opgauge.harness.run.peaks import AchievedPeaks
+from opgauge.harness.run.runner import plan
+from opgauge.harness.store import Store
+
+if TYPE_CHECKING:
+    from distributed import Client
+
+    from opgauge.harness.result.result import Trial
+
+pytest.importorskip("distributed")
+
+SMALL = next(case for case in load(None, ops=["sign"]) if "smoke" in case.tags)
+
+
+@pytest.fixture(scope="module")
+def client() -> Iterator[Client]:
+    """A member that times the CPU."""
+    with local_cluster(member_options([], cpu_slots=1, references=0)) as found:
+        yield found
+
+
+def result_of(trial: Trial, nanoseconds: float) -> Result:
+    """A valid result of 7000 bytes."""
+    return Result(trial, Status.OK, measurement=Measurement((nanoseconds,), "fake", 1), bytes=7000)
+
+
+@pytest.mark.parametrize(("ceilings", "status"), [(True, "wrong"), (False, "ok")])
+def test_a_member_judges_times_by_its_own_peaks(
+    ceilings: bool,
+    status: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A time that its device cannot reach is wrong, and the peaks come back with the results."""
+    trials = plan([SMALL], implementations=["optimized"])
+    executor = SimpleNamespace(
+        ceilings=lambda device: Ceilings(device, copy_gbps=1.0),
+        run=lambda trials, **_: [result_of(trial, 1000.0) for trial in trials],
+        renew=lambda: None,
+    )
+    peaks = AchievedPeaks(executor)  # type: ignore[arg-type]
+    monkeypatch.setattr(member, "_executor", lambda _: executor)
+    monkeypatch.setattr(member, "_peaks", lambda _: peaks)
+    found = member.run_case([to_json(trial) for trial in trials], to_json(ONCE), 60.0, ceilings=ceilings)
+    assert [one["status"] for one in found["results"]] == [status]
+    assert (found["ceilings"] or {}).get("copy_gbps") == (1.0 if ceilings else None)
+
+
+def test_a_run_keeps_the_best_peaks_of_its_members(tmp_path: Path) -> None:
+    """Members of one kind measure at different moments; a slower measurement changes nothing."""
+    (trial,) = plan([SMALL], implementations=["optimized"])
+    with Store.open(f"sqlite:///{tmp_path}/x.db") as store:
+        runs = Runs(store, "test")
+        seen = []
+        for gbps in (3.0, 5.0, 4.0):
+            reached = Ceilings("cpu", copy_gbps=gbps)
+            runs.add(Measured(result_of(trial, 9000.0), Environment({"cpu.model": "x"}, {}), reached, "host"))
+            seen.append(store.ceilings(runs.last)["cpu"].copy_gbps)
+        assert seen == [3.0, 5.0, 5.0]
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (["--ahead", "2"], "run `opgauge compile` on the hosts of the cluster"),
+        (["--remeasure", "1"], "leave out --gpus and --cluster"),
+        (["--profile"], "leave out --gpus and --cluster"),
+        (["--gpus", "all"], "give one of them"),
+    ],
+)
+def test_an_option_that_a_cluster_cannot_heed_is_refused(
+    client: Client, options: Sequence[str], words: str, tmp_path: Path
+) -> None:
+    """It is not passed over in silence."""
+    found = _run(client, tmp_path, *options)
+    assert found.exit_code == 2
+    assert words in " ".join(found.output.replace("│", " ").split())
+
+
+def test_a_dry_run_over_a_cluster_measures_nothing(client: Client, tmp_path: Path) -> None:
+    """It lists the trials, and no run is stored."""
+    found = _run(client, tmp_path, "--dry-run", "--json")
+    assert found.exit_code == 0, found.output
+    assert {one["case_id"] for one in json.loads(found.stdout)["trials"]} == {case_to_json(SMALL)["id"]}
+    with Store.open(f"sqlite:///{tmp_path}/x.db") as store:
+        assert not store.runs(9)
+
+
+def _run(client: Client, folder: Path, *options: str) -> Any:
+    address = client.scheduler_info()["address"]
+    fixed = ["--device", "cpu", "--case", SMALL.id, "--db", f"sqlite:///{folder}/x.db", "--cluster", address]
+    return CliRunner().invoke(app, ["run", *fixed, *options], env={"COLUMNS": "200"})
+
+
+def test_quiet_and_peaks_pass_through_a_cluster(client: Client, tmp_path: Path) -> None:
+    """A run without output stores its result, with the peaks of the member."""
+    found = _run(client, tmp_path, "--ceilings", "--quiet", "--budget", "0.001", "-i", "optimized")
+    assert (found.exit_code, found.stdout) == (0, ""), found.output
+    with Store.open(f"sqlite:///{tmp_path}/x.db") as store:
+        (run,) = store.runs(9)
+        assert [one.status for one in store.results(run.id)] == [Status.OK]
+        assert store.ceilings(run.id)["cpu"].copy_gbps
