@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from opgauge.harness.measure.timer import Hooks, Limits, NoHooks, Timed, Timer, UnfinishedError
+from opgauge.harness.measure.timer import Hooks, Limits, Timed, Timer, UnfinishedError
 
 
 def timer_for(backend: str, device_index: int = 0, block: int = 0) -> Timer:
@@ -19,4 +19,4 @@ def timer_for(backend: str, device_index: int = 0, block: int = 0) -> Timer:
     return CudaTimer(device_index, block)
 
 
-__all__ = ["Hooks", "Limits", "NoHooks", "Timed", "Timer", "UnfinishedError", "timer_for"]
+__all__ = ["Hooks", "Limits", "Timed", "Timer", "UnfinishedError", "timer_for"]

@@ -14,7 +14,7 @@ from time import perf_counter_ns, process_time_ns
 from typing import Any
 
 from opgauge.harness.measure.calibration import calibrate_cpu
-from opgauge.harness.measure.timer import Hooks, Limits, NoHooks, Timed
+from opgauge.harness.measure.timer import Hooks, Limits, Timed, TimedHooks
 from opgauge.harness.result.result import Calibration, Measurement
 from opgauge.ops import Bound
 
@@ -64,7 +64,7 @@ class CpuTimer:
 
     def measure(self, call: Bound, limits: Limits, hooks: Hooks | None = None) -> Timed:
         """Warm up by time, then sample with the garbage collector disabled."""
-        around = hooks or NoHooks()
+        around = TimedHooks(hooks)
         with _no_garbage_collection(collect_first=limits.calls is None):
             warmup, one_ns, returned = _warm_up(call, limits)
             calls = limits.calls or min(max(ceil(SAMPLE_NS / max(one_ns, 1)), 1), MAX_CALLS)
@@ -72,7 +72,7 @@ class CpuTimer:
             busy: list[float] = []
             repeated = contended = 0
             start = perf_counter_ns()
-            while not limits.enough(len(wall), (perf_counter_ns() - start) / 1e9):
+            while not limits.enough(len(wall), (perf_counter_ns() - start) / 1e9 - around.seconds):
                 around.before()
                 switches = switches_of_process()
                 before, before_busy = perf_counter_ns(), process_time_ns()

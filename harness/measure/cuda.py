@@ -24,7 +24,7 @@ from opgauge.harness.measure.flush import Flush
 from opgauge.harness.measure.footprint import graph_names, memory_counter
 from opgauge.harness.measure.graphs import STAMPS, Graphs
 from opgauge.harness.measure.queue import Queue, Sample
-from opgauge.harness.measure.timer import Hooks, Limits, NoHooks, Timed, UnfinishedError
+from opgauge.harness.measure.timer import Hooks, Limits, Timed, TimedHooks, UnfinishedError
 from opgauge.harness.result.result import WITH_GAPS, Calibration, Footprint, Measurement
 from opgauge.ops import Bound
 from opgauge.ops._core.backend import cupy
@@ -173,7 +173,7 @@ class CudaTimer:
         try:
             warmup = self._warm_up(call, limits.warmup_s)
             gaps = not queue.adapt(call)
-            cold = self._cold(call, queue, limits, most, hooks or NoHooks(), gaps=gaps)
+            cold = self._cold(call, queue, limits, most, hooks, gaps=gaps)
             clocks = queue.clocks_mhz(len(cold))
             names = self._names(call)
             hot_ns = self._hot(call, median(sample.elapsed_ns for sample in cold), limits, names)
@@ -220,26 +220,28 @@ class CudaTimer:
             if perf_counter() >= end:
                 return count
 
-    def _cold(self, call: Bound, queue: Queue, limits: Limits, most: int, hooks: Hooks, *, gaps: bool) -> list[Sample]:
+    def _cold(
+        self, call: Bound, queue: Queue, limits: Limits, most: int, hooks: Hooks | None, *, gaps: bool
+    ) -> list[Sample]:
         """Samples of the call; those with launch gaps are extra. gaps: whether all have them, and count."""
         samples: list[Sample] = []
         kept = 0
         late = 0
         returned = None
-        start = perf_counter()
+        around, start = TimedHooks(hooks), perf_counter()
 
         def take() -> bool:
             nonlocal returned
-            hooks.before()
+            around.before()
             samples.append(queue.sample(call, len(samples)))
             is_late = self._is_late(samples[-1].elapsed_ns)
-            hooks.after(samples[-1].returned)
+            around.after(samples[-1].returned)
             # only the last outputs are checked; references to the others would keep their memory allocated
             returned, samples[-1] = samples[-1].returned, samples[-1]._replace(returned=None)
             return is_late
 
         while len(samples) < most:
-            spent = perf_counter() - start
+            spent = perf_counter() - start - around.seconds
             if kept >= limits.min_samples and spent >= limits.budget_s:
                 break
             if samples and spent >= limits.budget_s * limits.patience:

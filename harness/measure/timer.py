@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from time import perf_counter_ns
 from typing import Any, NamedTuple, Protocol
 
 from opgauge.harness.result.result import Calibration, Measurement
@@ -16,11 +17,11 @@ from opgauge.ops import Bound
 class Limits:
     """Limits of measuring one trial.
 
-    budget_s: seconds after which no sample begins, once there are `min_samples`. min_samples: least samples, unless
-    they need `patience` times the budget. max_samples: most samples. warmup_s: seconds of calls before the first
-    sample. turns: rounds in which samples are interleaved with the other implementations of a case (see
-    harness.worker.interleave). scattered_samples: most interleaved samples if they scatter and the ranking is
-    within noise. calls: calls per sample on the CPU; None: as many as last 1 ms.
+    budget_s: seconds, without those of hooks, after which no sample begins, once there are `min_samples`.
+    min_samples: least samples, unless they need `patience` times the budget. max_samples: most samples. warmup_s:
+    seconds of calls before the first sample. turns: rounds in which samples are interleaved with the other
+    implementations of a case (see harness.worker.interleave). scattered_samples: most interleaved samples if they
+    scatter and the ranking is within noise. calls: calls per sample on the CPU; None: as many as last 1 ms.
     """
 
     budget_s: float = Settings.budget_s
@@ -62,14 +63,26 @@ class Hooks(Protocol):
         """Called right after the timed calls, with the last returned value; raises if the outputs are wrong."""
 
 
-class NoHooks:
-    """Hooks that do nothing."""
+class TimedHooks:
+    """Hooks, if there are any, and the seconds that they took: a slow check must not use up the time for samples."""
+
+    def __init__(self, hooks: Hooks | None) -> None:
+        self._hooks = hooks
+        self.seconds = 0.0
 
     def before(self) -> None:
-        """Do nothing."""
+        """Call the hook before a sample."""
+        if self._hooks is not None:
+            begun = perf_counter_ns()
+            self._hooks.before()
+            self.seconds += (perf_counter_ns() - begun) / 1e9
 
     def after(self, returned: Any) -> None:
-        """Do nothing."""
+        """Call the hook after a sample."""
+        if self._hooks is not None:
+            begun = perf_counter_ns()
+            self._hooks.after(returned)
+            self.seconds += (perf_counter_ns() - begun) / 1e9
 
 
 class Timer(Protocol):

@@ -80,7 +80,7 @@ class Audit:
             attempt.buffers.untouched,
             self.rng,
             emphasized=attempt.kernel.relaxed == 1,
-            shared=attempt.buffers.fresh,
+            draws=attempt.buffers.draws,
             user=str(attempt.kernel.key),
         )
         self._bytes = sum(int(array.nbytes) for array in attempt.accepted.values())
@@ -231,11 +231,13 @@ class Audit:
         attempt, case, axes = self._attempt, self._attempt.case, self._variation
         if attempt.captures_inputs or attempt.kernel.relaxed != 1 or not isinstance(axes, Exchange):
             return
-        chosen, inputs = choose_slices(case, axes, self.rng), attempt.buffers.inputs
+        draw, inputs = self.changes.draw("emphasis"), attempt.buffers.inputs
+        rng = draw.generator()
+        chosen = choose_slices(case, axes, rng)
         values = on_host(take(inputs, axes.inputs, chosen))
-        changed = emphasize(case, values, axes.inputs, self.rng)
+        changed = emphasize(case, values, axes.inputs, rng)
         part = Exchange(axes.inputs, axes.outputs, len(chosen))
-        expected = expect_slices(case, part, changed, range(len(chosen)))
+        expected = draw.expect(changed, lambda: expect_slices(case, part, changed, range(len(chosen))))
         if expected is None:
             return
         write_inputs(inputs, axes, chosen, changed)

@@ -12,8 +12,8 @@ import numpy as np
 
 from opgauge.harness.case.case import Case, InputSpec
 from opgauge.harness.worker.bits import digest, has_bits
+from opgauge.harness.worker.draws import Draws
 from opgauge.harness.worker.inputs import ALIGNMENT, PAGE, empty_bytes, place
-from opgauge.harness.worker.whole_values import WholeValues
 from opgauge.ops import dtype_info
 from opgauge.ops._core.backend import to_numpy
 from opgauge.ops._core.op import Array
@@ -43,7 +43,7 @@ class Buffers:
 
     inputs: by name, in the layout of the case, or all in `layout`. untouched: their values, in memory that no
     kernel can access. out: outputs by name; they start at multiples of 256 bytes, or one element past that if
-    `layout` is "offset". fresh: values of all inputs that implementations share, by what `InputChanges` drew.
+    `layout` is "offset". draws: fresh values that implementations share.
     """
 
     def __init__(self, case: Case, values: Mapping[str, Array], backend: str, *, layout: str | None = None) -> None:
@@ -67,7 +67,7 @@ class Buffers:
             self._guarded[name] = guarded
             self.out[name] = guarded[GUARD : GUARD + nbytes].view(dtype).reshape(spec.shape)
         self.poisoned: dict[str, tuple[slice, ...]] = {}
-        self.fresh: dict[tuple[bool, int], WholeValues] = {}
+        self.draws = Draws()
         self._put_guards()
 
     @cached_property

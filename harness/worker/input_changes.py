@@ -7,6 +7,7 @@ a reference of their own.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -15,11 +16,11 @@ from typing import Any
 import numpy as np
 
 from opgauge.harness.case.case import Case
+from opgauge.harness.worker.draws import Draw, Draws
 from opgauge.harness.worker.emphasis import allow_lost, emphasize, emphasize_all, write_inputs
 from opgauge.harness.worker.inputs import Inputs, on_host, with_derived
 from opgauge.harness.worker.variation import Exchange, Scaling, Variation, along, expect_slices, take
-from opgauge.harness.worker.verify import Expected
-from opgauge.harness.worker.whole_values import WholeValues
+from opgauge.harness.worker.verify import Expected, expect
 from opgauge.ops import dtype_info, find_op
 from opgauge.ops._core.backend import to_numpy
 from opgauge.ops._core.op import Array
@@ -32,8 +33,6 @@ FRESH_SLICES = 2
 """Slices that get fresh values, and slices that are judged if all inputs have fresh values."""
 MOST_FRESH = 1 << 20
 """Most elements of all inputs that get fresh values together, if the whole reference is needed."""
-SHARED = 2
-"""Whole fresh values of a case that its implementations share."""
 HALF_BYTES, VALUES = 2, 1 << 16
 """Bytes of 16-bit floats, and number of their values."""
 LOWEST, HIGHEST = 0.3, 0.9
@@ -80,13 +79,13 @@ class InputChanges:
         rng: np.random.Generator,
         *,
         emphasized: bool,
-        shared: dict[tuple[bool, int], WholeValues],
+        draws: Draws,
         user: str,
     ) -> None:
         """Change `inputs`, whose values `untouched` has.
 
-        emphasized: fresh values may be such that a few elements decide (see `emphasis`). shared: whole fresh values
-        of the case's other implementations, and of this one for the next. user: the kernel.
+        emphasized: fresh values may be such that a few elements decide (see `emphasis`). draws: those of the case's
+        implementations. user: the kernel.
         """
         self.variation = variation
         self._case = case
@@ -95,9 +94,9 @@ class InputChanges:
         self._rng = rng
         self._emphasized = emphasized
         self._derives: bool | None = None
-        self._shared = shared
+        self._draws = draws
         self._user = user
-        self._drawn = 0
+        self._drawn: Counter[str] = Counter()
         self._elements = sum(int(array.size) for array in inputs.values())
 
     def choose(self, *, whole: bool) -> InputChange:
@@ -154,72 +153,81 @@ class InputChanges:
         variation = self.variation
         if not isinstance(variation, Exchange):
             return self._freshen_undivided() if self._elements <= MOST_FRESH else None
-        count = min(FRESH_SLICES, variation.size)
-        chosen = sorted(int(one) for one in self._rng.choice(variation.size, count, replace=False))
-        if everything and not self._derives_any(variation, chosen):
-            return self._freshen_everything(variation, chosen)
-        return self._freshen_slices(variation, chosen)
+        if everything and not self._derives_any(variation):
+            return self._freshen_everything(variation)
+        return self._freshen_slices(variation)
 
-    def _derives_any(self, variation: Exchange, chosen: list[int]) -> bool:
+    def draw(self, kind: str) -> Draw:
+        """The next draw of a kind."""
+        number = self._drawn[kind]
+        self._drawn[kind] += 1
+        return self._draws.take(kind, number, self._user, self._rng)
+
+    def _derives_any(self, variation: Exchange) -> bool:
         """Whether the op derives inputs from others, which would have to be derived again as a whole."""
         if self._derives is None:
             op = find_op(self._case.op)
-            values = on_host(take(self._inputs, variation.inputs, chosen))
+            values = on_host(take(self._inputs, variation.inputs, [0]))
             self._derives = op.derive is not None and bool(op.derive(Inputs(values).wide, self._case.params))
         return self._derives
 
-    def _freshen_slices(self, variation: Exchange, chosen: list[int]) -> FreshValues:
+    def _freshen_slices(self, variation: Exchange) -> FreshValues:
+        draw = self.draw(f"slices, {self._emphasized}")
+        rng = draw.generator()
+        chosen = _choose(variation, rng)
         kept = on_host(take(self._inputs, variation.inputs, chosen))
         case, axes = self._case, variation.inputs
-        is_emphasized = self._emphasized and self._rng.random() < 1 / 2
+        is_emphasized = self._emphasized and rng.random() < 1 / 2
         if is_emphasized:
-            changed = emphasize(case, kept, axes, self._rng)
+            changed = emphasize(case, kept, axes, rng)
         else:
-            values = {name: _fresh(array, self._rng) if name in axes else array for name, array in kept.items()}
+            values = {name: _fresh(array, rng) if name in axes else array for name, array in kept.items()}
             changed = dict(with_derived(case, values, axes).values)
         write_inputs(self._inputs, variation, chosen, changed)
         part = Exchange(axes, variation.outputs, len(chosen))
 
         def expected() -> Expected | None:
-            found = expect_slices(case, part, changed, range(len(chosen)))
+            found = draw.expect(changed, lambda: expect_slices(case, part, changed, range(len(chosen))))
             return allow_lost(found, case.dtype, part.outputs) if found and is_emphasized else found
 
         return FreshValues(chosen, is_whole=False, expected=expected, is_emphasized=is_emphasized)
 
-    def _freshen_everything(self, variation: Exchange, chosen: list[int]) -> FreshValues:
+    def _freshen_everything(self, variation: Exchange) -> FreshValues:
+        draw = self.draw("everything")
+        rng = draw.generator()
+        chosen = _choose(variation, rng)
         for array in self._inputs.values():
-            _scale_blocks(array, self._rng)
+            _scale_blocks(array, rng)
         part = Exchange(variation.inputs, variation.outputs, len(chosen))
 
         def expected() -> Expected | None:
             values = on_host(take(self._inputs, variation.inputs, chosen))
-            return expect_slices(self._case, part, values, range(len(chosen)))
+            return draw.expect(values, lambda: expect_slices(self._case, part, values, range(len(chosen))))
 
         return FreshValues(chosen, is_whole=True, expected=expected)
 
     def _freshen_undivided(self) -> FreshValues:
         """Write fresh values into all inputs, the first time such that a few elements decide.
 
-        Each needs a reference of the whole case, so emphasized inputs have no call of their own, and the first ones
-        are shared by the case's implementations, none of which gets any twice.
+        Each needs a reference of the whole case, so emphasized inputs have no call of their own.
         """
-        emphasized = self._emphasized and not self._drawn
-        key = (emphasized, self._drawn)
-        self._drawn += 1
-        found = self._shared.get(key)
-        if found is None or self._user in found.users:
-            found = WholeValues(self._case, self._draw_whole(emphasized=emphasized), is_emphasized=emphasized)
-            if key[1] < SHARED:
-                self._shared[key] = found
-        found.users.add(self._user)
-        write_inputs(self._inputs, None, [], found.values)
-        return FreshValues(None, is_whole=True, expected=lambda: found.expected, is_emphasized=emphasized)
+        case = self._case
+        is_emphasized = self._emphasized and not self._drawn
+        draw = self.draw("emphasized" if is_emphasized else "undivided")
+        values = self._draw_whole(draw.generator(), emphasized=is_emphasized)
+        write_inputs(self._inputs, None, [], values)
 
-    def _draw_whole(self, *, emphasized: bool) -> Mapping[str, Array]:
+        def expected() -> Expected | None:
+            found = draw.expect(values, lambda: expect(case, Inputs(dict(values))))
+            return allow_lost(found, case.dtype) if found and is_emphasized else found
+
+        return FreshValues(None, is_whole=True, expected=expected, is_emphasized=is_emphasized)
+
+    def _draw_whole(self, rng: np.random.Generator, *, emphasized: bool) -> Mapping[str, Array]:
         if emphasized:
             values = {name: to_numpy(array).copy() for name, array in self._inputs.items()}
-            return emphasize_all(self._case, values, self._rng)
-        values = {name: _fresh(to_numpy(array), self._rng) for name, array in self._inputs.items()}
+            return emphasize_all(self._case, values, rng)
+        values = {name: _fresh(to_numpy(array), rng) for name, array in self._inputs.items()}
         return dict(with_derived(self._case, values).values)
 
     def restore(self) -> None:
@@ -233,6 +241,12 @@ class InputChanges:
         slices = list(fresh.slices)
         values = take(self._untouched, self.variation.inputs, slices)
         write_inputs(self._inputs, self.variation, slices, values)
+
+
+def _choose(variation: Exchange, rng: np.random.Generator) -> list[int]:
+    """Slices that get fresh values, or are judged."""
+    count = min(FRESH_SLICES, variation.size)
+    return sorted(int(one) for one in rng.choice(variation.size, count, replace=False))
 
 
 def _fresh(values: Array, rng: np.random.Generator) -> Array:

@@ -88,6 +88,20 @@ def test_a_cold_sample_flushes_spins_and_is_between_events(fake: FakeCuda) -> No
     assert measured.footprint == Footprint(launches=None, kernels=None, allocations=0)
 
 
+def test_slow_hooks_do_not_use_up_the_budget(fake: FakeCuda, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Checks that take as long as the patience: all samples are taken."""
+    monkeypatch.setattr("opgauge.harness.measure.timer.perf_counter_ns", lambda: fake.now_ns)
+    monkeypatch.setattr("opgauge.harness.measure.cuda.perf_counter", lambda: fake.now_ns / 1e9)
+
+    def wait(*_: object) -> None:
+        fake.now_ns += 10**10
+
+    timer, hooks = CudaTimer(), SimpleNamespace(before=wait, after=wait)
+    limits = replace(LIMITS, budget_s=1.0)
+    with timer.session("numpy"):
+        assert len(timer.measure(lambda: None, limits, hooks).measurement.samples_ns) == SAMPLES
+
+
 @pytest.mark.parametrize("limits", [LIMITS, replace(LIMITS, budget_s=0.0)])
 @pytest.mark.parametrize(
     ("late_ns", "idle_ns", "flagged"), [(0, 5_000, False), (200_000, 5_000, True), (0, 200_000, False)]

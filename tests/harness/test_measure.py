@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 from collections.abc import Callable
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -79,6 +80,14 @@ def test_warming_up_goes_by_time(clock: Clock) -> None:
 def test_very_long_calls_end_before_the_least_number_of_samples(clock: Clock) -> None:
     """A call of ten budgets is sampled once: patience has an end."""
     assert len(CpuTimer().measure(clock.call_of(200_000_000), LIMITS).measurement.samples_ns) == 1
+
+
+def test_slow_hooks_do_not_use_up_the_budget(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A check of a second after each sample of 7 ms: as many samples as without it."""
+    monkeypatch.setattr("opgauge.harness.measure.timer.perf_counter_ns", lambda: clock.now)
+    hooks = SimpleNamespace(before=clock.call_of(500_000_000), after=lambda _: clock.call_of(500_000_000)())
+    measured = CpuTimer().measure(clock.call_of(7_000_000), LIMITS, hooks).measurement
+    assert measured.samples_ns == (7_000_000.0,) * 3
 
 
 def test_the_last_return_value_comes_back(clock: Clock) -> None:
