@@ -39,6 +39,7 @@ from opgauge.harness.cli.token import token
 from opgauge.harness.cli.tune import tune
 from opgauge.harness.cli.version import version, version_text
 from opgauge.harness.cli.webhook import webhook
+from opgauge.harness.run.signals import TerminatedError, exit_code, interruptible
 
 ASCII = {
     "µ": "u",
@@ -161,17 +162,17 @@ def main() -> None:
     for stream in (sys.stdout, sys.stderr):
         _tolerate(stream)
     try:
-        app()
+        with interruptible():
+            app()
     except BrokenPipeError:
         _end_closed()
     except SystemExit as ended:
         if isinstance(ended.__context__, BrokenPipeError):
             # typer ends with 1, which is a verdict of the gate
             _end_closed()
+        _end_by_signal(ended)
         raise
     except KeyboardInterrupt as error:
-        from opgauge.harness.run.signals import exit_code
-
         sys.exit(exit_code(error))
     except Exception as error:
         explained = explain(error)
@@ -187,6 +188,15 @@ def _end_closed() -> NoReturn:
     # the interpreter would flush standard output again at exit, and fail again
     os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
     sys.exit(CLOSED)
+
+
+def _end_by_signal(ended: SystemExit) -> None:
+    """End with the exit code of the signal that led to this end, if it is not Ctrl-C's, which typer knows."""
+    cause: BaseException | None = ended
+    while cause is not None:
+        if isinstance(cause, TerminatedError):
+            sys.exit(exit_code(cause))
+        cause = cause.__context__
 
 
 def explain(error: Exception) -> tuple[str, int] | None:

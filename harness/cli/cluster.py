@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from opgauge.harness.run.session import Session
     from opgauge.harness.store import Store
 
-NOTHING, INTERRUPTED = 5, 130
-"""Exit codes: nothing was measured; interrupted."""
+NOTHING = 5
+"""Exit code: nothing was measured."""
 CONNECT_S = 10.0
 """Longest wait for a scheduler, seconds."""
 
@@ -88,6 +88,7 @@ def run_over(
     from opgauge.harness.measure import Limits
     from opgauge.harness.run.runner import plan
     from opgauge.harness.run.session import Session
+    from opgauge.harness.run.signals import exit_code
     from opgauge.harness.store import Store
 
     if of_one_device:
@@ -123,8 +124,8 @@ def run_over(
                     advance=lambda result: shown.finished(result.trial, result),
                     tell=notify,
                 )
-            except KeyboardInterrupt:
-                return INTERRUPTED
+            except KeyboardInterrupt as error:
+                return exit_code(error)
         sessions = [Session(store, run, progress, notify) for run in runs.ids]
         return max((show(store, one) for one in sessions), default=NOTHING)
 

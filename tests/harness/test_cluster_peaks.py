@@ -1,8 +1,9 @@
-"""Runs over a cluster: times are judged by the peaks of their member, and each option is heeded or refused."""
+"""Runs over a cluster: peaks of the members decide what is possible, options and signals are heeded."""
 
 from __future__ import annotations
 
 import json
+import signal
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from types import SimpleNamespace
@@ -25,6 +26,7 @@ from opgauge.harness.run.compiling import ONCE
 from opgauge.harness.run.peaks import AchievedPeaks
 from opgauge.harness.run.runner import plan
 from opgauge.harness.store import Store
+from tests.harness.test_reliability import LONG_RUN, start, wait_for_results
 
 if TYPE_CHECKING:
     from distributed import Client
@@ -123,3 +125,16 @@ def test_quiet_and_peaks_pass_through_a_cluster(client: Client, tmp_path: Path) 
         (run,) = store.runs(9)
         assert [one.status for one in store.results(run.id)] == [Status.OK]
         assert store.ceilings(run.id)["cpu"].copy_gbps
+
+
+def test_a_run_over_a_cluster_that_is_terminated_is_interrupted(client: Client, tmp_path: Path) -> None:
+    """CI cancels by SIGTERM: the exit code says so, and the results so far are stored."""
+    db = tmp_path / "x.db"
+    address = client.scheduler_info()["address"]
+    with start(db, command=(*LONG_RUN, "--device", "cpu", "--cluster", address)) as process:
+        wait_for_results(process, db)
+        process.terminate()
+        assert process.wait(60) == 128 + signal.SIGTERM
+    with Store.open(f"sqlite:///{db}") as store:
+        (run,) = store.runs(9)
+        assert run.status == "interrupted"

@@ -8,7 +8,7 @@ import signal
 import sqlite3
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -37,7 +37,13 @@ NOTHING = Environment({}, {})
 LONG_RUN = ("run", "cases/dot.yaml", "-i", "baseline", "--tag", "smoke", "--budget", "1.0", "--no-ceilings")
 
 
-def start(db: Path, *, limit_bytes: int | None = None, ignore: signal.Signals | None = None) -> subprocess.Popen[bytes]:
+def start(
+    db: Path,
+    *,
+    command: Sequence[str] = LONG_RUN,
+    limit_bytes: int | None = None,
+    ignore: signal.Signals | None = None,
+) -> subprocess.Popen[bytes]:
     """A run in a process of its own. limit_bytes: largest file that it can write. ignore: a signal, as nohup does."""
 
     def prepare() -> None:
@@ -48,7 +54,7 @@ def start(db: Path, *, limit_bytes: int | None = None, ignore: signal.Signals | 
             signal.signal(ignore, signal.SIG_IGN)
 
     return subprocess.Popen(
-        [sys.executable, "-m", "opgauge", *LONG_RUN, "--db", str(db)],
+        [sys.executable, "-m", "opgauge", *command, "--db", str(db)],
         cwd=ROOT,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.PIPE,
@@ -72,11 +78,19 @@ def wait_for_results(process: subprocess.Popen[bytes], db: Path) -> None:
     pytest.fail("the run stored nothing")
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGKILL])
-def test_a_signal_ends_a_run_as_interrupted(number: signal.Signals, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("command", "number"),
+    [
+        (LONG_RUN, signal.SIGTERM),
+        (LONG_RUN, signal.SIGHUP),
+        (LONG_RUN, signal.SIGKILL),
+        (("explore", "--device", "cpu", "--op", "dot", "--time", "100"), signal.SIGTERM),
+    ],
+)
+def test_a_signal_ends_a_run_as_interrupted(command: Sequence[str], number: signal.Signals, tmp_path: Path) -> None:
     """SIGTERM and SIGHUP end it with 128 + N; after SIGKILL the next command finds that the process is gone."""
     db = tmp_path / "x.db"
-    with start(db) as process:
+    with start(db, command=command) as process:
         wait_for_results(process, db)
         process.send_signal(number)
         assert process.wait(60) == (-number if number is signal.SIGKILL else 128 + number)
