@@ -75,6 +75,8 @@ class Ceilings:
         return max((one for one in found if one is not None), key=lambda one: one.time_ns, default=None)
 
     def _moving(self, nbytes: int, written: float) -> PeakBound | None:
+        if self.device == "cpu" and nbytes < min(self.sizes, default=0):
+            return None  # the call takes longer than the work
         copy_ns = self._time_ns(self.copies_ns, self.copy_gbps, nbytes)
         write_ns = self._time_ns(self.writes_ns, self.write_gbps, nbytes)
         read_ns = self._time_ns(self.reads_ns, None, nbytes)

@@ -48,8 +48,17 @@ def test_what_is_no_device_raises() -> None:
 )
 def test_the_floor_is_a_copy_of_the_same_bytes(nbytes: int, expected_ns: float) -> None:
     """Between measured sizes by a line or a power law, beyond them in proportion, below them as long as the least."""
-    found = Ceilings("cpu", 250.0, sizes=(1000, 4000, 16000), copies_ns=(8.0, 16.0, 128.0), writes_ns=(1.0, 2.0, 4.0))
+    times = {"copies_ns": (8.0, 16.0, 128.0), "writes_ns": (1.0, 2.0, 4.0)}
+    found = Ceilings("cuda:0", 250.0, sizes=(1000, 4000, 16000), **times)  # type: ignore[arg-type]
     assert found.floor_ns(nbytes, 0, "float32") == pytest.approx(expected_ns)
+
+
+def test_a_cpu_has_no_floor_for_less_than_the_smallest_size() -> None:
+    """The call decides there, and takes longer for some functions than for others."""
+    found = Ceilings("cpu", 250.0, None, {"float32": 10.0}, sizes=(1000, 4000), copies_ns=(8.0, 16.0))
+    assert found.floor_ns(999, 0, "float32") is None
+    assert found.floor_ns(999, 100, "float32") == 10.0
+    assert found.floor_ns(1000, 0, "float32") == 8.0
 
 
 def test_the_floor_is_the_largest_of_what_is_known() -> None:
@@ -141,12 +150,13 @@ def test_a_time_below_the_bound_is_wrong(median_ns: float, status: Status) -> No
 
 
 def test_a_case_below_the_smallest_size_is_judged_by_its_share_of_it() -> None:
-    """A read of 16 KiB takes as long as its call: 500 bytes may take less."""
-    reached = Ceilings("cpu", copy_gbps=1.0, sizes=(16384, 65536), copies_ns=(20_000.0, 80_000.0))
+    """A copy of 16 KiB takes as long as its launch: 500 bytes may take less."""
+    reached = Ceilings("cuda:0", copy_gbps=1.0, sizes=(16384, 65536), copies_ns=(20_000.0, 80_000.0))
     measured = Measurement((2000.0,), "fake", 1)
-    small = Result(trial("baseline"), Status.OK, measurement=measured, bytes=500)
-    assert within_peaks(small, {"cpu": reached}).status is Status.OK
-    assert within_peaks(replace(small, bytes=16_000), {"cpu": reached}).status is Status.WRONG
+    on_device = replace(trial("baseline"), device="cuda:0")
+    small = Result(on_device, Status.OK, measurement=measured, bytes=500)
+    assert within_peaks(small, {"cuda:0": reached}).status is Status.OK
+    assert within_peaks(replace(small, bytes=16_000), {"cuda:0": reached}).status is Status.WRONG
 
 
 def test_the_better_of_two_measurements_of_a_peak_counts() -> None:
