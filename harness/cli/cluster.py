@@ -6,6 +6,7 @@ import json
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
     from distributed import Client
 
     from opgauge.harness.case.case import Case
-    from opgauge.harness.result.result import Trial
+    from opgauge.harness.result.result import Result, Trial
     from opgauge.harness.run.progress import Progress
     from opgauge.harness.run.session import Session
     from opgauge.harness.store import Store
@@ -71,7 +72,8 @@ def run_over(
     timeout_s: float,
     ceilings: bool | None,
     ahead: int,
-    of_one_device: bool,
+    remeasure: int,
+    profile: bool,
     tell_plan: Callable[[Store, Sequence[Trial], float], object] | None,
     progress: Callable[[int], Progress],
     notify: Callable[[str], None],
@@ -79,20 +81,21 @@ def run_over(
 ) -> int:
     """Measure cases over GPUs of this host or over a cluster, and show each run; returns the highest exit code.
 
-    ahead: processes that compile and verify everything first, which only devices of this host can use. of_one_device:
-    whether options were given that a cluster cannot heed. tell_plan: prints the trials, none of which is then measured.
+    ahead: processes that compile and verify everything first, which only devices of this host can use. profile:
+    refused. tell_plan: prints the trials, none of which is then measured.
     """
     from opgauge.harness.cli.compile import compile_all
     from opgauge.harness.cli.run import CEILINGS_FROM
-    from opgauge.harness.cluster.spread import Runs, run_spread
+    from opgauge.harness.cluster.spread import Runs, ending, run_spread
     from opgauge.harness.measure import Limits
+    from opgauge.harness.run.remeasure import rounds
     from opgauge.harness.run.runner import plan
     from opgauge.harness.run.session import Session
     from opgauge.harness.run.signals import exit_code
     from opgauge.harness.store import Store
 
-    if of_one_device:
-        msg = "--remeasure and --profile are for one device: leave out --gpus and --cluster"
+    if profile:
+        msg = "--profile lists kernels on one device: leave out --gpus and --cluster"
         raise typer.BadParameter(msg)
     if scheduler and ahead:
         msg = "--ahead compiles on this host: run `opgauge compile` on the hosts of the cluster"
@@ -111,23 +114,24 @@ def run_over(
         if ahead:
             compile_all(trials, ahead, progress(len(trials)), timeout_s=timeout_s)
         runs = Runs(store, command_line(sys.argv[1:]), (found.id, found.environment) if found else None)
-        with progress(len(trials)) as shown:
-            try:
-                run_spread(
-                    client,
-                    trials,
-                    runs,
-                    store,
-                    Limits(budget_s=budget_s),
-                    timeout_s=timeout_s,
-                    ceilings=len(trials) >= CEILINGS_FROM if ceilings is None else ceilings,
-                    advance=lambda result: shown.finished(result.trial, result),
-                    tell=notify,
-                )
-            except KeyboardInterrupt as error:
-                return exit_code(error)
+        with_ceilings = len(trials) >= CEILINGS_FROM if ceilings is None else ceilings
+        limits = Limits(budget_s=budget_s)
+        measure = partial(run_spread, client, timeout_s=timeout_s, ceilings=with_ceilings, tell=notify)
+        try:
+            with ending(store, runs):
+                for block, part in rounds(trials, runs.measured, remeasure, runs.undecided):
+                    if block:
+                        notify(f"{len(part)} trials again, in another process")
+                    with progress(len(part)) as shown:
+                        measure(part, runs, limits, block=block, advance=partial(_advance, shown))
+        except KeyboardInterrupt as error:
+            return exit_code(error)
         sessions = [Session(store, run, progress, notify) for run in runs.ids]
         return max((show(store, one) for one in sessions), default=NOTHING)
+
+
+def _advance(shown: Progress, result: Result) -> None:
+    shown.finished(result.trial, result)
 
 
 @cluster.command("status")

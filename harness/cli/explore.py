@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 import secrets
 import sys
-from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager, nullcontext
+from collections.abc import Sequence
+from contextlib import ExitStack, nullcontext
 from pathlib import Path
 from time import monotonic
 from typing import TYPE_CHECKING, Annotated
@@ -28,15 +28,14 @@ from opgauge.harness.cli.options import (
 )
 
 if TYPE_CHECKING:
-    from opgauge.harness.cluster.spread import Runs
     from opgauge.harness.explore.explore import Exploration, Measure
     from opgauge.harness.explore.finding import Group
     from opgauge.harness.result.result import Result, Trial
     from opgauge.harness.run.execute import LocalExecutor
     from opgauge.harness.store import Store
 
-WRONG, INTERRUPTED, NOTHING = 3, 130, 5
-"""Exit codes: a case is wrong; interrupted; no case was drawn."""
+WRONG, NOTHING = 3, 5
+"""Exit codes: a case is wrong; no case was drawn."""
 MEGABYTE = 1 << 20
 """Bytes per unit of --megabytes."""
 AHEAD_BATCH = 128
@@ -85,7 +84,7 @@ def explore(
     Example: opgauge explore --op lerp_grad --time 120 --output found.yaml
     """
     from opgauge.harness.cli.cluster import opened_cluster, spread_device
-    from opgauge.harness.cluster.spread import Runs, measure_by
+    from opgauge.harness.cluster.spread import Runs, ending, measure_by
     from opgauge.harness.cluster.tasks import device_count
     from opgauge.harness.explore.draw import CaseLimits
     from opgauge.harness.explore.explore import ExplorationPlan, sources
@@ -136,7 +135,7 @@ def explore(
             limits=CaseLimits(bytes=megabytes * MEGABYTE),
             at_once=devices,
         )
-        with _ending(store, runs):
+        with ending(store, runs):
             done = explore_cases(plan, sources(load(None), op, where), measure, _tell)
     raise typer.Exit(_publish(done, ", ".join(runs.ids), output, wrong=wrong, as_json=as_json))
 
@@ -152,20 +151,6 @@ def _publish(done: Exploration, runs: str, output: Path | None, *, wrong: bool, 
     if any(finding.reason for finding in done.findings):
         return WRONG
     return 0 if done.rows else NOTHING
-
-
-@contextmanager
-def _ending(store: Store, runs: Runs) -> Iterator[None]:
-    """Mark the runs as finished at the end, as interrupted after Ctrl-C or an error."""
-    ended = "interrupted"
-    try:
-        yield
-        ended = "finished"
-    except KeyboardInterrupt:
-        raise typer.Exit(INTERRUPTED) from None
-    finally:
-        for run in runs.ids:
-            store.finish_run(run, ended)
 
 
 def _measure(store: Store, run_id: str, executor: LocalExecutor, ahead: int) -> Measure:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -35,12 +35,15 @@ class Measured:
     host: str
 
 
-def tasks_of(trials: Iterable[Trial], limits: Limits, *, timeout_s: float, ceilings: bool = False) -> list[Task]:
-    """A task per case and device, the heaviest first. ceilings: measure achieved peaks too."""
+def tasks_of(
+    trials: Iterable[Trial], limits: Limits, *, timeout_s: float, block: int = 0, ceilings: bool = False
+) -> list[Task]:
+    """A task per case and device, the heaviest first; block, ceilings: see `member.run_case`."""
     groups: dict[tuple[str, str], list[Trial]] = {}
     for trial in trials:
         groups.setdefault((trial.device, trial.case.id), []).append(trial)
-    found = [_task(group, limits, timeout_s, ceilings=ceilings) for group in groups.values()]
+    more = {"block": block, "ceilings": ceilings}
+    found = [_task(group, limits, timeout_s, more) for group in groups.values()]
     return sorted(found, key=lambda task: -task.weight)
 
 
@@ -50,6 +53,7 @@ def dispatch(
     limits: Limits,
     *,
     timeout_s: float = 120.0,
+    block: int = 0,
     references: bool = True,
     ceilings: bool = False,
     tell: Callable[[str], Any] = lambda _: None,
@@ -58,10 +62,10 @@ def dispatch(
 
     Raises what `run_tasks` raises.
     """
-    tasks = tasks_of(trials, limits, timeout_s=timeout_s, ceilings=ceilings)
+    tasks = tasks_of(trials, limits, timeout_s=timeout_s, block=block, ceilings=ceilings)
     for outcome in run_tasks(client, tasks, tell, references=references):
         if outcome.lost:
-            yield from (_lost(from_json(Trial, trial), outcome.lost) for trial in outcome.task.arguments[0])
+            yield from (_lost(from_json(Trial, trial), outcome.lost, block) for trial in outcome.task.arguments[0])
             continue
         found = outcome.value
         environment = from_json(Environment, found["environment"])
@@ -70,7 +74,7 @@ def dispatch(
             yield Measured(from_json(Result, result), environment, reached, found["host"])
 
 
-def _task(trials: Sequence[Trial], limits: Limits, timeout_s: float, *, ceilings: bool) -> Task:
+def _task(trials: Sequence[Trial], limits: Limits, timeout_s: float, more: Mapping[str, Any]) -> Task:
     first = trials[0]
     return Task(
         f"{first.case.op}/{first.case.name}",
@@ -79,13 +83,13 @@ def _task(trials: Sequence[Trial], limits: Limits, timeout_s: float, *, ceilings
         ([to_json(trial) for trial in trials], to_json(limits), timeout_s),
         _weight(trials),
         case_to_json(first.case),
-        {"ceilings": ceilings},
+        more,
     )
 
 
-def _lost(trial: Trial, reason: str) -> Measured:
+def _lost(trial: Trial, reason: str, block: int) -> Measured:
     work = find_op(trial.case.op).work(trial.case.resolved, trial.case.params)
-    result = Result(trial, Status.ERROR, reason, bytes=work.bytes, flops=work.flops)
+    result = Result(trial, Status.ERROR, reason, bytes=work.bytes, flops=work.flops, block=block)
     return Measured(result, Environment({}, {}), None, "")
 
 

@@ -109,21 +109,28 @@ def call(
 
 
 def run_case(
-    trials: Sequence[Json], limits: Json, timeout_s: float, *, ceilings: bool = False, shared: bool = False
+    trials: Sequence[Json],
+    limits: Json,
+    timeout_s: float,
+    *,
+    block: int = 0,
+    ceilings: bool = False,
+    shared: bool = False,
 ) -> dict[str, Any]:
     """Results of a case's trials, one after the other on this member's device, with `identity`.
 
-    ceilings: measure the peaks that the device achieves, once, and judge all times by them. shared: load inputs and
-    reference from this host's folder.
+    block: number of the process that measures; each has another. ceilings: measure the peaks that the device achieves,
+    once, and judge all times by them. shared: load inputs and reference from this host's folder.
     """
-    executor, peaks = _executor(timeout_s), _peaks(timeout_s)
+    measuring = _measuring(timeout_s)
+    executor, peaks = measuring.in_process(block), measuring.peaks
     executor.limits = from_json(Limits, limits)
     more = {"kept": str(shared_folder())} if shared else {}
     built = [from_json(Trial, trial) for trial in trials]
     device = built[0].device
     if ceilings:
         peaks.measure_once(device)
-    results = [to_json(peaks.judge(result)) for result in executor.run(built, ask=lambda _: more)]
+    results = [to_json(peaks.judge(result)) for result in executor.run(built, block=block, ask=lambda _: more)]
     _forget(built[0].case.id)
     reached = peaks.known.get(device)
     return {"results": results, "ceilings": reached and to_json(reached), **identity(device)}
@@ -166,19 +173,30 @@ def shared_folder() -> Path:
     return folder
 
 
-@cache
-def _executor(timeout_s: float) -> LocalExecutor:
-    return LocalExecutor(timeout_s=timeout_s)
+class _Measuring:
+    """The child process in which cases run, the number of that process, and the peaks of its device."""
+
+    def __init__(self, timeout_s: float) -> None:
+        self.executor = LocalExecutor(timeout_s=timeout_s)
+        self.peaks = AchievedPeaks(self.executor)
+        self._block = 0
+
+    def in_process(self, block: int) -> LocalExecutor:
+        """The executor, with a new child process if the number is another."""
+        if block != self._block:
+            self.executor.renew()
+            self._block = block
+        return self.executor
 
 
 @cache
-def _peaks(timeout_s: float) -> AchievedPeaks:
-    return AchievedPeaks(_executor(timeout_s))
+def _measuring(timeout_s: float) -> _Measuring:
+    return _Measuring(timeout_s)
 
 
 def close(timeout_s: float = 120.0) -> None:
     """End the child process in which cases run; the next case starts another."""
-    _executor(timeout_s).close()
+    _measuring(timeout_s).executor.close()
 
 
 @cache

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from threading import Lock
 from typing import TYPE_CHECKING, Any
 
@@ -12,6 +13,7 @@ from opgauge.harness.cluster.tasks import SchedulerLostError
 from opgauge.harness.measure import Limits
 from opgauge.harness.result.ceilings import Ceilings
 from opgauge.harness.result.result import Environment, Result, Trial
+from opgauge.harness.run.remeasure import undecided_trials
 from opgauge.harness.store import Store
 
 if TYPE_CHECKING:
@@ -52,40 +54,55 @@ class Runs:
         self._store.add_result(run, measured.result)
 
     @property
+    def measured(self) -> int:
+        """The largest number of a process that measured."""
+        return max((one.block for run in self.ids for one in self._store.results(run)), default=0)
+
+    def undecided(self) -> list[Trial]:
+        """Trials whose ranking is within noise in one of the runs."""
+        found = [trial for run in self.ids for trial in undecided_trials(self._store.results(run))]
+        return list({trial.key: trial for trial in found}.values())
+
+    @property
     def ids(self) -> list[str]:
         """All of them."""
         return list(self._ids.values())
+
+
+@contextmanager
+def ending(store: Store, runs: Runs) -> Iterator[None]:
+    """Mark the runs as finished at the end of the block, as interrupted after Ctrl-C or an error; results stay."""
+    ended = "interrupted"
+    try:
+        yield
+        ended = "finished"
+    except SchedulerLostError as error:
+        msg = f"{error}; finished results are stored, --resume measures the rest"
+        raise SchedulerLostError(msg) from error
+    finally:
+        for run in runs.ids:
+            store.finish_run(run, ended)
 
 
 def run_spread(
     client: Client,
     trials: Sequence[Trial],
     runs: Runs,
-    store: Store,
     limits: Limits,
     *,
     timeout_s: float,
+    block: int = 0,
     ceilings: bool = True,
     advance: Callable[[Result], Any],
     tell: Callable[[str], Any],
 ) -> None:
-    """Measure `trials` on the members of a cluster and store each result.
+    """Measure `trials` on the members of a cluster, in their process with the number `block`, and store each result.
 
-    Raises KeyboardInterrupt and SchedulerLostError after the runs are marked as interrupted; what was stored stays.
+    Raises what `dispatch` raises.
     """
-    try:
-        for measured in dispatch(client, trials, limits, timeout_s=timeout_s, ceilings=ceilings, tell=tell):
-            runs.add(measured)
-            advance(measured.result)
-    except (KeyboardInterrupt, SchedulerLostError) as error:
-        for run in runs.ids:
-            store.finish_run(run, "interrupted")
-        if isinstance(error, SchedulerLostError):
-            msg = f"{error}; finished results are stored, --resume measures the rest"
-            raise SchedulerLostError(msg) from error
-        raise
-    for run in runs.ids:
-        store.finish_run(run)
+    for measured in dispatch(client, trials, limits, timeout_s=timeout_s, block=block, ceilings=ceilings, tell=tell):
+        runs.add(measured)
+        advance(measured.result)
 
 
 def measure_by(

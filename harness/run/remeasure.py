@@ -6,7 +6,7 @@ process lives, so further samples in the same process cannot decide a ranking.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from opgauge.harness.result.result import Result, Status, Trial
 from opgauge.harness.result.summary import ALLOWED, NOISE, Row, rows
@@ -31,3 +31,18 @@ def is_undecided(row: Row) -> bool:
         return False
     spread = UNDECIDED[row.decides] if len(ratios) == 1 else max(max(ratios) - min(ratios), NOISE - 1.0)
     return min(ratios) - spread <= 1.0 <= max(ratios) + spread
+
+
+def rounds(
+    trials: Sequence[Trial], measured: int, most: int, undecided: Callable[[], Sequence[Trial]]
+) -> Iterator[tuple[int, Sequence[Trial]]]:
+    """All trials, then those that are still undecided, each time with the number of the process that measures them.
+
+    measured: largest number so far, of a run that is resumed. most: most further processes.
+    """
+    yield 0, trials
+    for block in range(measured + 1, most + 1):
+        again = undecided()
+        if not again:
+            return
+        yield block, again

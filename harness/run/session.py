@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
@@ -16,7 +16,7 @@ from opgauge.harness.run.device_lock import device_locks
 from opgauge.harness.run.execute import Ask, LocalExecutor, ask_nothing
 from opgauge.harness.run.peaks import AchievedPeaks
 from opgauge.harness.run.progress import Progress
-from opgauge.harness.run.remeasure import undecided_trials
+from opgauge.harness.run.remeasure import rounds, undecided_trials
 from opgauge.harness.run.runner import run
 from opgauge.harness.run.signals import exit_code, interruptible, uninterrupted
 
@@ -109,28 +109,16 @@ class Session:
                 peaks.measure(device)
             except HarnessError as error:
                 self.notify(f"{device}: no achieved peaks: {str(error).strip().splitlines()[-1]}")
-        for block, trials in self._rounds(plan):
+        measured = max((result.block for result in self.store.results(self.run_id)), default=0)
+        for block, trials in rounds(plan.trials, measured, plan.remeasure, self.undecided):
             if block:
+                self.notify(f"{len(trials)} trials again, in another process")
                 executor.renew()
             with self.open_progress(len(trials)) as progress:
                 for result in run(progress.follow(trials), executor, block=block, ask=ask):
                     plausible = peaks.judge(result)
                     self.store.add_result(self.run_id, plausible)
                     progress.finished(plausible.trial, plausible)
-
-    def _rounds(self, plan: RunPlan) -> Iterator[tuple[int, Sequence[Trial]]]:
-        """All trials; then, each in another process, those of cases that are still undecided.
-
-        Processes of an interrupted run count: the next one gets the next number.
-        """
-        measured = max((result.block for result in self.store.results(self.run_id)), default=0)
-        yield 0, plan.trials
-        for block in range(measured + 1, plan.remeasure + 1):
-            again = self.undecided()
-            if not again:
-                return
-            self.notify(f"{len(again)} trials again, in another process")
-            yield block, again
 
     def _list_kernels(self, timeout_s: float) -> None:
         """List the kernels of valid results in a process that times nothing."""

@@ -32,6 +32,8 @@ from opgauge.harness.store.tables import CaseRow, CeilingRow, ResultRow, RunRow,
 
 LATEST = "last"
 """Name of the latest run."""
+LEAST_ID = 4
+"""Characters from which the beginning of an id is enough: `1` is more likely a mistake than the only such run."""
 RETRIED = (str(Status.TIMEOUT), str(Status.OUT_OF_MEMORY))
 """Statuses that a resumed run measures again: they may be due to the machine at that moment."""
 
@@ -194,11 +196,12 @@ class Store:
             return [_run(row, counts.get(row.id, 0)) for row in found]
 
     def find_run(self, name: str | None = None) -> Run:
-        """The run whose id begins with `name`; if None or `last`, the latest with results. Raises NothingError."""
+        """The run with an id that begins so; if None or `last`, the latest with results. Raises NothingError."""
         name = None if name == LATEST else name
         query = select(RunRow).order_by(RunRow.started.desc(), RunRow.id.desc())
         if name is not None:
-            query = query.where(RunRow.uuid.startswith(name, autoescape=True))
+            is_short = len(name) < LEAST_ID
+            query = query.where(RunRow.uuid == name if is_short else RunRow.uuid.startswith(name, autoescape=True))
         else:
             query = query.where(RunRow.id.in_(select(ResultRow.run_id)))
         with Session(self._engine) as session:

@@ -25,7 +25,7 @@ from opgauge.harness.cluster import member
 from opgauge.harness.cluster.dispatch import Measured, dispatch, tasks_of
 from opgauge.harness.cluster.local import local_cluster, member_options, remote_cluster, visible_devices
 from opgauge.harness.cluster.simulate import Load, Shape, simulate
-from opgauge.harness.cluster.spread import Runs, run_spread
+from opgauge.harness.cluster.spread import Runs, ending, run_spread
 from opgauge.harness.cluster.status import ClusterState, state_of
 from opgauge.harness.cluster.tasks import SchedulerLostError, Task, run_tasks
 from opgauge.harness.errors import SettingsError, WorkerError
@@ -256,9 +256,10 @@ def test_a_simulated_device_takes_what_is_ready_or_light() -> None:
 
 
 def _spread(client: Client, trials: Sequence[Trial], runs: Runs, store: Store) -> None:
-    run_spread(
-        client, trials, runs, store, ONCE, timeout_s=60, ceilings=False, advance=lambda _: None, tell=lambda _: None
-    )
+    with ending(store, runs):
+        run_spread(
+            client, trials, runs, ONCE, timeout_s=60, ceilings=False, advance=lambda _: None, tell=lambda _: None
+        )
 
 
 def _processes(client: Client) -> list[int]:

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
+from unittest.mock import Mock
 
 import pytest
 from typer.testing import CliRunner
@@ -22,8 +23,8 @@ from opgauge.harness.cluster.spread import Runs
 from opgauge.harness.result.ceilings import Ceilings
 from opgauge.harness.result.record_json import to_json
 from opgauge.harness.result.result import Environment, Measurement, Result, Status
+from opgauge.harness.run import remeasure
 from opgauge.harness.run.compiling import ONCE
-from opgauge.harness.run.peaks import AchievedPeaks
 from opgauge.harness.run.runner import plan
 from opgauge.harness.store import Store
 from tests.harness.test_reliability import LONG_RUN, start, wait_for_results
@@ -63,9 +64,8 @@ def test_a_member_judges_times_by_its_own_peaks(
         run=lambda trials, **_: [result_of(trial, 1000.0) for trial in trials],
         renew=lambda: None,
     )
-    peaks = AchievedPeaks(executor)  # type: ignore[arg-type]
-    monkeypatch.setattr(member, "_executor", lambda _: executor)
-    monkeypatch.setattr(member, "_peaks", lambda _: peaks)
+    monkeypatch.setattr(member, "LocalExecutor", lambda **_: executor)
+    monkeypatch.setattr(member, "_measuring", member._Measuring)
     found = member.run_case([to_json(trial) for trial in trials], to_json(ONCE), 60.0, ceilings=ceilings)
     assert [one["status"] for one in found["results"]] == [status]
     assert (found["ceilings"] or {}).get("copy_gbps") == (1.0 if ceilings else None)
@@ -88,7 +88,6 @@ def test_a_run_keeps_the_best_peaks_of_its_members(tmp_path: Path) -> None:
     ("options", "words"),
     [
         (["--ahead", "2"], "run `opgauge compile` on the hosts of the cluster"),
-        (["--remeasure", "1"], "leave out --gpus and --cluster"),
         (["--profile"], "leave out --gpus and --cluster"),
         (["--gpus", "all"], "give one of them"),
     ],
@@ -125,6 +124,32 @@ def test_quiet_and_peaks_pass_through_a_cluster(client: Client, tmp_path: Path) 
         (run,) = store.runs(9)
         assert [one.status for one in store.results(run.id)] == [Status.OK]
         assert store.ceilings(run.id)["cpu"].copy_gbps
+
+
+def test_undecided_cases_are_measured_again_in_other_processes(
+    client: Client, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With --remeasure, as on one device: a block of its own for each process, until all is decided."""
+    monkeypatch.setattr(remeasure, "is_undecided", lambda row: len(row.blocks) < 3)
+    found = _run(
+        client, tmp_path, "--quiet", "--budget", "0.001", "-i", "optimized", "-i", "baseline", "--remeasure", "9"
+    )
+    assert found.exit_code == 0, found.output
+    with Store.open(f"sqlite:///{tmp_path}/x.db") as store:
+        (run,) = store.runs(9)
+        blocks = [(one.trial.implementation, one.block) for one in store.results(run.id)]
+    assert sorted(blocks) == [(name, block) for name in ("baseline", "optimized") for block in range(3)]
+
+
+def test_each_number_is_a_process_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The child process is replaced when the number changes, and only then."""
+    executor, seen = Mock(), []
+    monkeypatch.setattr(member, "LocalExecutor", lambda **_: executor)
+    measuring = member._Measuring(60.0)
+    for block in (0, 0, 1, 1, 2):
+        measuring.in_process(block)
+        seen.append(executor.renew.call_count)
+    assert seen == [0, 0, 1, 1, 2]
 
 
 def test_a_run_over_a_cluster_that_is_terminated_is_interrupted(client: Client, tmp_path: Path) -> None:

@@ -120,17 +120,23 @@ def test_runs_are_found_by_the_beginning_of_their_id(url: str) -> None:
     with Store.open(url) as store:
         with pytest.raises(NothingError, match="opgauge run"):
             store.find_run()
-        first = store.begin_run(ENVIRONMENT, run_id="aa-1")
-        store.begin_run(ENVIRONMENT, run_id="aa-2")
+        first = store.begin_run(ENVIRONMENT, run_id="aaaa-1")
+        store.begin_run(ENVIRONMENT, run_id="aaaa-2")
         store.add_result(first, a_result())
-        assert store.find_run().id == "aa-1"
-        assert store.find_run("aa-2").id == "aa-2"
+        assert store.find_run().id == "aaaa-1"
+        assert store.find_run("aaaa-2").id == "aaaa-2"
+        store.begin_run(ENVIRONMENT, run_id="b")
+        store.begin_run(ENVIRONMENT, run_id="c234567")
+        assert store.find_run("b").id == "b"
+        assert store.find_run("c234").id == "c234567"
+        with pytest.raises(NothingError, match="no run c23"):
+            store.find_run("c23")
         with pytest.raises(NothingError, match="several runs"):
-            store.find_run("aa")
+            store.find_run("aaaa")
         with pytest.raises(NothingError, match="no run zz"):
             store.find_run("zz")
         with pytest.raises(StoreError, match="stored already"):
-            store.begin_run(ENVIRONMENT, run_id="aa-1")
+            store.begin_run(ENVIRONMENT, run_id="aaaa-1")
 
 
 def test_lists_never_load_samples(url: str) -> None:

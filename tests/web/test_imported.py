@@ -150,7 +150,7 @@ def test_what_is_shown_together_was_measured_together(empty_copy: TestClient, tm
         data["run"]["environment"]["soft"]["commit"] = both[0]["run"]["environment"]["soft"]["commit"]
         (tmp_path / f"{number}.json").write_text(json.dumps(data), encoding="utf-8")
     files = (tmp_path / "0.json", tmp_path / "1.json", folder / "cpu" / "seed.json")
-    full, seed, cpu = (import_file(file, store_of(empty_copy)) for file in files)
+    full, seed, cpu = (import_file(file, store_of(empty_copy), "opgauge") for file in files)
     times = {run: empty_copy.get(f"/api/v1/runs/{run}").json()["started"] for run in (full, seed)}
     earlier, later = sorted(times, key=lambda run: times[run])
     compared = f"/compare?base={earlier[:8]}&amp;head={later[:8]}"
