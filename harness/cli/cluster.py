@@ -73,7 +73,6 @@ def run_over(
     ceilings: bool | None,
     ahead: int,
     remeasure: int,
-    profile: bool,
     tell_plan: Callable[[Store, Sequence[Trial], float], object] | None,
     progress: Callable[[int], Progress],
     notify: Callable[[str], None],
@@ -81,11 +80,11 @@ def run_over(
 ) -> int:
     """Measure cases over GPUs of this host or over a cluster, and show each run; returns the highest exit code.
 
-    ahead: processes that compile and verify everything first, which only devices of this host can use. profile:
-    refused. tell_plan: prints the trials, none of which is then measured.
+    ahead: processes that compile and verify everything first, which only devices of this host can use. tell_plan:
+    prints the trials, none of which is then measured.
     """
     from opgauge.harness.cli.compile import compile_all
-    from opgauge.harness.cli.run import CEILINGS_FROM
+    from opgauge.harness.cli.run import wants_ceilings
     from opgauge.harness.cluster.spread import Runs, ending, run_spread
     from opgauge.harness.measure import Limits
     from opgauge.harness.run.remeasure import rounds
@@ -94,9 +93,6 @@ def run_over(
     from opgauge.harness.run.signals import exit_code
     from opgauge.harness.store import Store
 
-    if profile:
-        msg = "--profile lists kernels on one device: leave out --gpus and --cluster"
-        raise typer.BadParameter(msg)
     if scheduler and ahead:
         msg = "--ahead compiles on this host: run `opgauge compile` on the hosts of the cluster"
         raise typer.BadParameter(msg)
@@ -114,9 +110,8 @@ def run_over(
         if ahead:
             compile_all(trials, ahead, progress(len(trials)), timeout_s=timeout_s)
         runs = Runs(store, command_line(sys.argv[1:]), (found.id, found.environment) if found else None)
-        with_ceilings = len(trials) >= CEILINGS_FROM if ceilings is None else ceilings
-        limits = Limits(budget_s=budget_s)
-        measure = partial(run_spread, client, timeout_s=timeout_s, ceilings=with_ceilings, tell=notify)
+        limits, with_peaks = Limits(budget_s=budget_s), wants_ceilings(ceilings, trials)
+        measure = partial(run_spread, client, timeout_s=timeout_s, ceilings=with_peaks, tell=notify)
         try:
             with ending(store, runs):
                 for block, part in rounds(trials, runs.measured, remeasure, runs.undecided):

@@ -113,6 +113,9 @@ def run(
     if gpus or cluster:
         from opgauge.harness.cli.cluster import run_over
 
+        if profile:
+            msg = "--profile lists kernels on one device: leave out --gpus and --cluster"
+            raise typer.BadParameter(msg)
         chosen = select(load(paths, ops=op), ops=op, tags=tag, dtypes=dtype, names=name, patterns=case)
         raise typer.Exit(
             run_over(
@@ -128,7 +131,6 @@ def run(
                 ceilings=ceilings,
                 ahead=ahead,
                 remeasure=remeasure,
-                profile=profile,
                 tell_plan=partial(describe, as_json=as_json) if dry_run else None,
                 progress=open_progress(progress, quiet=quiet),
                 notify=notify,
@@ -154,8 +156,7 @@ def run(
             with executor_of(worker, settings, budget_s, timeout_s) as executor:
                 run_id = begun(store, found, cases, devices, settings, notify)
                 session = Session(store, run_id, open_progress(progress, quiet=quiet), notify)
-                with_ceilings = len(trials) >= CEILINGS_FROM if ceilings is None else ceilings
-                peaks_of = tuple(devices) if with_ceilings else ()
+                peaks_of = tuple(devices) if wants_ceilings(ceilings, trials) else ()
                 plan = RunPlan(tuple(trials), peaks_of, remeasure, profile, timeout_s)
                 everything = [*trials, *(session.undecided() if remeasure else ())]
                 with compiled(everything, ahead, session, plan.timeout_s) as ask:
@@ -190,6 +191,11 @@ def executor_of(worker: Worker | None, settings: Settings, budget_s: float, time
         memory_bytes=settings.memory_bytes,
         worker=worker,
     )
+
+
+def wants_ceilings(given: bool | None, trials: Sequence[Trial]) -> bool:
+    """Whether achieved peaks are measured: as given, else for many trials."""
+    return len(trials) >= CEILINGS_FROM if given is None else given
 
 
 def tell(text: str) -> None:

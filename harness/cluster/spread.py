@@ -14,6 +14,7 @@ from opgauge.harness.measure import Limits
 from opgauge.harness.result.ceilings import Ceilings
 from opgauge.harness.result.result import Environment, Result, Trial
 from opgauge.harness.run.remeasure import undecided_trials
+from opgauge.harness.run.signals import uninterrupted
 from opgauge.harness.store import Store
 
 if TYPE_CHECKING:
@@ -80,8 +81,9 @@ def ending(store: Store, runs: Runs) -> Iterator[None]:
         msg = f"{error}; finished results are stored, --resume measures the rest"
         raise SchedulerLostError(msg) from error
     finally:
-        for run in runs.ids:
-            store.finish_run(run, ended)
+        with uninterrupted():
+            for run in runs.ids:
+                store.finish_run(run, ended)
 
 
 def run_spread(
