@@ -90,7 +90,6 @@ def run_over(
     from opgauge.harness.run.remeasure import rounds
     from opgauge.harness.run.runner import plan
     from opgauge.harness.run.session import Session
-    from opgauge.harness.run.signals import exit_code
     from opgauge.harness.store import Store
 
     if scheduler and ahead:
@@ -112,15 +111,10 @@ def run_over(
         runs = Runs(store, command_line(sys.argv[1:]), (found.id, found.environment) if found else None)
         limits, with_peaks = Limits(budget_s=budget_s), wants_ceilings(ceilings, trials)
         measure = partial(run_spread, client, timeout_s=timeout_s, ceilings=with_peaks, tell=notify)
-        try:
-            with ending(store, runs):
-                for block, part in rounds(trials, runs.measured, remeasure, runs.undecided):
-                    if block:
-                        notify(f"{len(part)} trials again, in another process")
-                    with progress(len(part)) as shown:
-                        measure(part, runs, limits, block=block, advance=partial(_advance, shown))
-        except KeyboardInterrupt as error:
-            return exit_code(error)
+        with ending(store, runs):
+            for block, part in rounds(trials, remeasure, runs.results, notify):
+                with progress(len(part)) as shown:
+                    measure(part, runs, limits, block=block, advance=partial(_advance, shown))
         sessions = [Session(store, run, progress, notify) for run in runs.ids]
         return max((show(store, one) for one in sessions), default=NOTHING)
 

@@ -13,7 +13,6 @@ from opgauge.harness.cluster.tasks import SchedulerLostError
 from opgauge.harness.measure import Limits
 from opgauge.harness.result.ceilings import Ceilings
 from opgauge.harness.result.result import Environment, Result, Trial
-from opgauge.harness.run.remeasure import undecided_trials
 from opgauge.harness.run.signals import uninterrupted
 from opgauge.harness.store import Store
 
@@ -54,15 +53,9 @@ class Runs:
                 self._store.add_ceilings(run, best)
         self._store.add_result(run, measured.result)
 
-    @property
-    def measured(self) -> int:
-        """The largest number of a process that measured."""
-        return max((one.block for run in self.ids for one in self._store.results(run)), default=0)
-
-    def undecided(self) -> list[Trial]:
-        """Trials whose ranking is within noise in one of the runs."""
-        found = [trial for run in self.ids for trial in undecided_trials(self._store.results(run))]
-        return list({trial.key: trial for trial in found}.values())
+    def results(self) -> list[list[Result]]:
+        """The results so far, by run."""
+        return [self._store.results(run) for run in self.ids]
 
     @property
     def ids(self) -> list[str]:

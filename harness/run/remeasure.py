@@ -34,15 +34,20 @@ def is_undecided(row: Row) -> bool:
 
 
 def rounds(
-    trials: Sequence[Trial], measured: int, most: int, undecided: Callable[[], Sequence[Trial]]
+    trials: Sequence[Trial],
+    most: int,
+    results: Callable[[], Sequence[Sequence[Result]]],
+    notify: Callable[[str], object],
 ) -> Iterator[tuple[int, Sequence[Trial]]]:
     """All trials, then those that are still undecided, each time with the number of the process that measures them.
 
-    measured: largest number so far, of a run that is resumed. most: most further processes.
+    most: most further processes; those of an interrupted run count. results: all so far, of each run by itself.
     """
+    measured = max((one.block for run in results() for one in run), default=0)
     yield 0, trials
     for block in range(measured + 1, most + 1):
-        again = undecided()
+        again = {trial.key: trial for run in results() for trial in undecided_trials(run)}
         if not again:
             return
-        yield block, again
+        notify(f"{len(again)} trials again, in another process")
+        yield block, list(again.values())

@@ -109,16 +109,17 @@ class Session:
                 peaks.measure(device)
             except HarnessError as error:
                 self.notify(f"{device}: no achieved peaks: {str(error).strip().splitlines()[-1]}")
-        measured = max((result.block for result in self.store.results(self.run_id)), default=0)
-        for block, trials in rounds(plan.trials, measured, plan.remeasure, self.undecided):
+        for block, trials in rounds(plan.trials, plan.remeasure, self._by_run, self.notify):
             if block:
-                self.notify(f"{len(trials)} trials again, in another process")
                 executor.renew()
             with self.open_progress(len(trials)) as progress:
                 for result in run(progress.follow(trials), executor, block=block, ask=ask):
                     plausible = peaks.judge(result)
                     self.store.add_result(self.run_id, plausible)
                     progress.finished(plausible.trial, plausible)
+
+    def _by_run(self) -> list[list[Result]]:
+        return [self.store.results(self.run_id)]
 
     def _list_kernels(self, timeout_s: float) -> None:
         """List the kernels of valid results in a process that times nothing."""

@@ -1,6 +1,7 @@
 """Draws of fresh values that the implementations of a case share, so that one reference serves all of them.
 
-A draw is a seed: the same values are drawn again for each implementation, and recognized by the digest of their bits.
+A shared draw is a seed: the same values are drawn again for each implementation, and recognized by the digest of their
+bits.
 """
 
 from __future__ import annotations
@@ -18,20 +19,23 @@ SHARED = 2
 
 
 class Draw:
-    """One draw, and the outputs that are expected for its values. users: kernels that had them."""
+    """One draw, and the outputs that are expected for its values, if it is shared. users: kernels that had them."""
 
-    def __init__(self, seed: int) -> None:
-        self._seed = seed
+    def __init__(self, rng: np.random.Generator, *, is_shared: bool) -> None:
+        self._rng = rng
+        self._seed = int(rng.integers(2**63)) if is_shared else None
         self._digest = ""
         self._expected: Expected | None = None
         self.users: set[str] = set()
 
     def generator(self) -> np.random.Generator:
-        """A new generator, which draws the same as the last one."""
-        return np.random.default_rng(self._seed)
+        """The generator of the values; one of a shared draw is new, and draws the same as the last one."""
+        return self._rng if self._seed is None else np.random.default_rng(self._seed)
 
     def expect(self, values: Mapping[str, Array], compute: Callable[[], Expected | None]) -> Expected | None:
         """The expected outputs for values on the host; computed if they are not those of the last call."""
+        if self._seed is None:
+            return compute()
         found = digest(values)
         if found != self._digest:
             self._digest, self._expected = found, compute()
@@ -46,10 +50,10 @@ class Draws:
 
     def take(self, kind: str, number: int, user: str, rng: np.random.Generator) -> Draw:
         """The draw that `user`, a kernel, gets next: one of another kernel or a new one, and none twice."""
+        if number >= SHARED:
+            return Draw(rng, is_shared=False)
         found = self._shared.get((kind, number))
         if found is None or user in found.users:
-            found = Draw(int(rng.integers(2**63)))
-            if number < SHARED:
-                self._shared[kind, number] = found
+            found = self._shared[kind, number] = Draw(rng, is_shared=True)
         found.users.add(user)
         return found

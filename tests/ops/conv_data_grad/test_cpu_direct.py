@@ -12,7 +12,7 @@ from opgauge.ops.conv_data_grad import cpu, cpu_columns
 from opgauge.ops.conv_data_grad.cpu_classes import classes_of
 from opgauge.ops.conv_data_grad.cpu_columns import FEW_PIXELS, images_at_once, is_strided_pixels
 from opgauge.ops.conv_data_grad.cpu_costs import prefers_classes, prefers_taps, prefers_tiles
-from opgauge.ops.conv_data_grad.op import ConvDataGradParams, geometry
+from opgauge.ops.conv_data_grad.op import ConvDataGradParams, ConvGeometry, geometry
 from tests.draws import drawn_of
 from tests.ops.attempts import complaint, inputs_of
 from tests.ops.conv_data_grad.test_conv_data_grad import LAYOUTS, Convolution
@@ -182,6 +182,20 @@ def test_strided_convolutions_by_classes(made: Convolution, layout: str, monkeyp
             assert complaint(case, inputs_of(case), "optimized") == ""
 
 
+def three_by_three(
+    images: int, pixels: int, channels: int, outs: int, *, last: bool, strides: int = 1
+) -> tuple[ConvGeometry, tuple[int, ...], tuple[int, ...]]:
+    """A convolution of square images with a padded 3x3 filter; the shapes of dx and of the filter."""
+    x: tuple[int, ...] = (images, channels, pixels, pixels)
+    taps: tuple[int, ...] = (outs, channels, 3, 3)
+    if last:
+        x, taps = ((one[0], *one[2:], one[1]) for one in (x, taps))
+    params = ConvDataGradParams(
+        strides=strides, padding_before=1, data_format="channels_last" if last else "channels_first"
+    )
+    return geometry(x, taps, params), x, taps
+
+
 @pytest.mark.parametrize(
     ("pixels", "channels", "outs", "last", "by_classes"),
     [(56, 64, 64, True, True), (56, 64, 64, False, True), (9, 4, 3, True, False), (5, 100, 4, False, False)],
@@ -190,10 +204,7 @@ def test_classes_are_used_where_they_are_estimated_to_be_faster(
     pixels: int, channels: int, outs: int, *, last: bool, by_classes: bool
 ) -> None:
     """Channels that fill tiles suit them, and rows that are not short."""
-    params = ConvDataGradParams(strides=2, padding_before=1, data_format="channels_last" if last else "channels_first")
-    x, taps = (4, channels, pixels, pixels), (outs, channels, 3, 3)
-    x, taps = ((one[0], *one[2:], one[1]) for one in (x, taps)) if last else (x, taps)
-    found = geometry(x, taps, params)
+    found, _, _ = three_by_three(4, pixels, channels, outs, last=last, strides=2)
     parts = (one.geometry for one in classes_of(found))
     assert prefers_classes(found, parts, np.dtype(np.float32)) is by_classes
 
@@ -215,11 +226,7 @@ def test_tiles_are_used_where_they_are_estimated_to_be_faster(
     pixels: int, channels: int, outs: int, *, last: bool, tiled: bool
 ) -> None:
     """Few pixels suit tiles where channels are last, and BLAS where they are first; many suit tiles."""
-    shape = (1, pixels, pixels, channels) if last else (1, channels, pixels, pixels)
-    taps = (outs, 3, 3, channels) if last else (outs, channels, 3, 3)
-    found = geometry(
-        shape, taps, ConvDataGradParams(padding_before=1, data_format="channels_last" if last else "channels_first")
-    )
+    found, shape, taps = three_by_three(1, pixels, channels, outs, last=last)
     dx, dy = np.empty(shape, np.float32), np.empty((1, *found.out_size, outs), np.float32)
     tensors = cpu_columns.Tensors(dy, np.empty(taps, np.float32), dx, None, np.dtype(np.float32))
     assert prefers_tiles(found, tensors) is tiled
