@@ -1,7 +1,7 @@
 """Cost of the checks that a timed call did its work, by check: `python -m tools.audit_cost --tag seed`.
 
-Runs the CPU trials of the chosen cases as `opgauge run` does, in a worker that imports this module and times the
-checks, and prints a table: wall and CPU seconds of each check and its share of all seconds in the worker. With
+Runs the trials of the chosen cases as `opgauge run` does, in a worker that imports this module and times the checks,
+and prints a table: wall and CPU seconds of each check and its share of all seconds in the worker. With
 `--against FOLDER`, each case also runs on the harness of another checkout that has this tool, in alternating order.
 `--cpu-clock` replaces the worker's clock by its CPU time, so that a busy host measures as many samples as a quiet one.
 """
@@ -105,6 +105,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tools.audit_cost", description=__doc__)
     parser.add_argument("--tag", default="seed")
     parser.add_argument("--op", action="append", help="repeatable")
+    parser.add_argument("--device", default="cpu")
     parser.add_argument("--every", type=int, default=1, help="take every n-th case only")
     parser.add_argument("--budget", type=float, default=Settings.budget_s)
     parser.add_argument("--against", type=Path, help="another checkout")
@@ -113,7 +114,7 @@ def main() -> int:
     if given.cpu_clock:
         os.environ[CLOCK] = "1"
     cases = [one for one in load_cases([ROOT / "cases"]) if given.tag in one.tags and one.op in (given.op or [one.op])]
-    trials = plan(cases[:: given.every], implementations=("optimized", "baseline"), devices=("cpu",))
+    trials = plan(cases[:: given.every], implementations=("optimized", "baseline"), devices=(given.device,))
     trees = [one for one in (given.against, ROOT) if one]
     found = measure(trials, trees, Limits(budget_s=given.budget, turns=TURNS))
     for tree, costs in found.items():
