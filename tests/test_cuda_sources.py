@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
 from multiprocessing import get_context
@@ -9,12 +10,14 @@ from pathlib import Path
 
 import pytest
 
-from opgauge import ops
+from opgauge import harness, ops
+from opgauge.harness.worker import regions
+from opgauge.harness.worker.regions import WORDS
 from opgauge.ops._cuda.source import ARCHITECTURES, Compiled, CudaSource, all_sources, compile_source
 from tests.draws import some
 from tests.translation import Translated, translate
 
-ROOT = Path(ops.__file__).parent
+ROOT, HARNESS = Path(ops.__file__).parent, Path(harness.__file__).parent
 MOST_DRAFTS = 240
 """Kernels of a source that a run drafts for EACH_TYPE: of more, as many are drawn."""
 OPTIMIZED = "sm_90a"
@@ -178,6 +181,19 @@ def test_every_cuda_file_is_declared() -> None:
     files = set(ROOT.rglob("*.cu"))
     assert files
     assert files == declared
+
+
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
+@pytest.mark.parametrize("path", sorted(HARNESS.rglob("*.cu")), ids=lambda path: path.stem)
+def test_the_harness_compiles(path: Path, architecture: str) -> None:
+    """Its kernels, for which CuPy calls NVRTC on a GPU."""
+    text = path.read_text(encoding="utf-8")
+    found = re.findall(r"^(template <typename Word>\n|extern \"C\" )__global__ void (\w+)\(", text, re.MULTILINE)
+    assert len(found) == text.count("__global__")
+    names = tuple(f"{name}<{word}>" if "template" in kind else name for kind, name in found for word in WORDS.values())
+    compiled = compile_source(path, tuple(dict.fromkeys(names)), architecture)
+    assert {*regions.KERNELS} <= {*names} or path != regions.SOURCE
+    assert not any(used.spill_bytes for used in compiled.resources.values())
 
 
 def written(folder: Path, name: str, body: str) -> CudaSource:

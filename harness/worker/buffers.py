@@ -14,6 +14,7 @@ from opgauge.harness.case.case import Case, InputSpec
 from opgauge.harness.worker.bits import digest, has_bits
 from opgauge.harness.worker.draws import Draws
 from opgauge.harness.worker.inputs import ALIGNMENT, PAGE, empty_bytes, place
+from opgauge.harness.worker.regions import fill, is_flat, run
 from opgauge.ops import dtype_info
 from opgauge.ops._core.backend import to_numpy
 from opgauge.ops._core.op import Array
@@ -89,9 +90,13 @@ class Buffers:
             self.poisoned[name] = tuple(slice(start, start + length) for start in starts)
             kind = dtype_info(self._specs[name].dtype).kind
             poison = POISONS[int(rng.integers(len(POISONS)))][0 if kind in ("float", "complex") else 1]
-            flat = self._guarded[name][GUARD:-GUARD]
-            for start in starts:
-                flat[start * out.itemsize : (start + length) * out.itemsize] = poison
+            flat, size = self._guarded[name][GUARD:-GUARD], out.itemsize
+            ends = [(start * size, min((start + length) * size, flat.size)) for start in starts]
+            if is_flat(flat):
+                fill(flat, [run(*end) for end in ends], poison)
+                continue
+            for start, stop in ends:
+                flat[start:stop] = poison
 
     @contextmanager
     def decoy(self) -> Iterator[None]:

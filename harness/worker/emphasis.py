@@ -36,17 +36,18 @@ OPPOSITE = -15 / 16
 
 The mean of a slice is then small too: a variance would sum its square in place of each small element, and lose that.
 """
-SLICES, FEW_SLICES = 4, 2
-"""Changed slices, and those of cases whose slices are large, since each needs a reference.
+SLICES = 4
+"""Changed slices; one of cases whose slices are large, since each needs a reference.
 
-The large elements are the last ones of one slice, the first ones of one, and elsewhere in the others.
+The large elements are the last ones of one slice, the first ones of one, and elsewhere in the others; a single slice
+has three blocks of them.
 """
 
 
 def choose_slices(case: Case, axes: Exchange, rng: np.random.Generator) -> list[int]:
-    """Slices to change, always the first and the last."""
-    number = FEW_SLICES if slice_elements(case, axes) > LARGE_SLICE else SLICES
-    return sorted({axes.size - 1, 0, *(int(one) for one in rng.integers(0, axes.size, number - 2))})
+    """Slices to change: the first, the last and others, or one of these."""
+    found = sorted({axes.size - 1, 0, *(int(one) for one in rng.integers(0, axes.size, SLICES - 2))})
+    return [int(rng.choice(found))] if slice_elements(case, axes) > LARGE_SLICE else found
 
 
 def emphasize(
@@ -67,17 +68,21 @@ def emphasize(
     return dict(with_derived(case, found, axes).values)
 
 
-def _emphasized(row: Array, number: int, rng: np.random.Generator) -> Array:
-    """A row of which only a block keeps its size; its halves nearly cancel, unless all elements have one sign."""
+def _emphasized(row: Array, kinds: tuple[int, ...], rng: np.random.Generator) -> Array:
+    """A row of which only blocks keep their size; the halves of each nearly cancel, unless all elements have one sign.
+
+    kinds: 0 for a block at the end, 1 at the start, 2 elsewhere.
+    """
     length = min(BLOCK, row.size)
     last, half = row.size - length, length // 2
-    start = (last, 0, int(rng.integers(0, last + 1)))[number % 3]
     factor = row.dtype.type
     shrunk: Array = row * factor(SHRINK[row.dtype.name])
-    block = row[start : start + length].copy()
-    if row.min() < 0 < row.max():
-        block[half : 2 * half] = block[:half] * factor(OPPOSITE)
-    shrunk[start : start + length] = block
+    for kind in kinds:
+        start = (last, 0, int(rng.integers(0, last + 1)))[kind]
+        block = row[start : start + length].copy()
+        if row.min() < 0 < row.max():
+            block[half : 2 * half] = block[:half] * factor(OPPOSITE)
+        shrunk[start : start + length] = block
     return shrunk
 
 
@@ -119,7 +124,8 @@ def write_inputs(
 
 
 def _emphasized_rows(rows: Array, rng: np.random.Generator) -> Array:
-    """Rows of which only a block keeps its size; rows of other than floating-point dtypes unchanged."""
+    """Rows of which only blocks keep their size; rows of other than floating-point dtypes unchanged."""
     if dtype_info(rows.dtype.name).kind != "float" or not rows.size:
         return rows
-    return np.stack([_emphasized(row, number, rng) for number, row in enumerate(rows)])
+    kinds = [(number % 3,) for number in range(len(rows))] if len(rows) > 1 else [(0, 1, 2)]
+    return np.stack([_emphasized(row, kind, rng) for row, kind in zip(rows, kinds, strict=True)])

@@ -19,7 +19,17 @@ from opgauge.harness.case.case import Case
 from opgauge.harness.worker.draws import Draw, Draws
 from opgauge.harness.worker.emphasis import allow_lost, emphasize, emphasize_all, write_inputs
 from opgauge.harness.worker.inputs import Inputs, on_host, with_derived
-from opgauge.harness.worker.variation import Exchange, Scaling, Variation, along, expect_slices, take
+from opgauge.harness.worker.regions import exchange, is_flat
+from opgauge.harness.worker.variation import (
+    LARGE_SLICE,
+    Exchange,
+    Scaling,
+    Variation,
+    along,
+    expect_slices,
+    slice_elements,
+    take,
+)
 from opgauge.harness.worker.verify import Expected, expect
 from opgauge.ops import dtype_info, find_op
 from opgauge.ops._core.backend import to_numpy
@@ -30,7 +40,7 @@ MOST_EXCHANGED = 64
 LARGEST_SLICES = 1 << 17
 """Most bytes of exchanged slices, if single slices are smaller."""
 FRESH_SLICES = 2
-"""Slices that get fresh values, and slices that are judged if all inputs have fresh values."""
+"""Slices that get fresh values, and slices that are judged if all inputs have fresh values; one if slices are large."""
 MOST_FRESH = 1 << 20
 """Most elements of all inputs that get fresh values together, if the whole reference is needed."""
 HALF_BYTES, VALUES = 2, 1 << 16
@@ -163,6 +173,11 @@ class InputChanges:
         self._drawn[kind] += 1
         return self._draws.take(kind, number, self._user, self._rng)
 
+    def _choose(self, variation: Exchange, rng: np.random.Generator) -> list[int]:
+        """Slices that get fresh values, or are judged."""
+        most = 1 if slice_elements(self._case, variation) > LARGE_SLICE else FRESH_SLICES
+        return sorted(int(one) for one in rng.choice(variation.size, min(most, variation.size), replace=False))
+
     def _derives_any(self, variation: Exchange) -> bool:
         """Whether the op derives inputs from others, which would have to be derived again as a whole."""
         if self._derives is None:
@@ -174,7 +189,7 @@ class InputChanges:
     def _freshen_slices(self, variation: Exchange) -> FreshValues:
         draw = self.draw(f"slices, {self._emphasized}")
         rng = draw.generator()
-        chosen = _choose(variation, rng)
+        chosen = self._choose(variation, rng)
         kept = on_host(take(self._inputs, variation.inputs, chosen))
         case, axes = self._case, variation.inputs
         is_emphasized = self._emphasized and rng.random() < 1 / 2
@@ -195,7 +210,7 @@ class InputChanges:
     def _freshen_everything(self, variation: Exchange) -> FreshValues:
         draw = self.draw("everything")
         rng = draw.generator()
-        chosen = _choose(variation, rng)
+        chosen = self._choose(variation, rng)
         for array in self._inputs.values():
             _scale_blocks(array, rng)
         part = Exchange(variation.inputs, variation.outputs, len(chosen))
@@ -243,12 +258,6 @@ class InputChanges:
         write_inputs(self._inputs, self.variation, slices, values)
 
 
-def _choose(variation: Exchange, rng: np.random.Generator) -> list[int]:
-    """Slices that get fresh values, or are judged."""
-    count = min(FRESH_SLICES, variation.size)
-    return sorted(int(one) for one in rng.choice(variation.size, count, replace=False))
-
-
 def _fresh(values: Array, rng: np.random.Generator) -> Array:
     """A copy whose floating-point blocks have random factors; integers and bool reversed in one block."""
     found = np.array(values, order="C")
@@ -290,6 +299,9 @@ def scale_floats(flat: Any, factor: float) -> None:
 
 def _exchange(array: Any, axis: int, first: int, second: int, length: int) -> None:
     """Exchange two ranges of slices."""
+    if is_flat(array):
+        exchange(array, axis, first, second, length)
+        return
     here = array[along(axis, slice(first, first + length))]
     there = array[along(axis, slice(second, second + length))]
     beside = here.copy()

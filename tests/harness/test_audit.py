@@ -19,7 +19,7 @@ from opgauge.harness.worker import audit as audit_module
 from opgauge.harness.worker.attempt import Attempt, WrongError
 from opgauge.harness.worker.audit import Audit
 from opgauge.harness.worker.inputs import make_inputs
-from opgauge.harness.worker.variation import Exchange, find_variation
+from opgauge.harness.worker.variation import Exchange, expect_slices, find_variation
 from opgauge.harness.worker.verify import expect
 from opgauge.ops import Kernel, find_kernel, find_op
 
@@ -92,6 +92,20 @@ def test_large_outputs_that_differ_by_more_are_judged(computed: Mock, monkeypatc
     with accepted(undivided()) as attempt, pytest.raises(WrongError, match="in a timed sample"):
         sample(attempt, 0.1)
     computed.assert_called_once()
+
+
+def test_references_of_outputs_that_always_differ_take_their_share(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Then their changed parts are compared with known outputs, within a tolerance."""
+    monkeypatch.setattr(audit_module, "SHARE", 0.0)
+    monkeypatch.setattr(audit_module, "SMALL_BYTES", 0)
+    slices = Mock(wraps=expect_slices)
+    monkeypatch.setattr(audit_module, "expect_slices", slices)
+    case = Case("mean", "rows", {"x": (600, 40)}, "float32", find_op("mean").params(axis=1))
+    with accepted(case) as attempt:
+        sample(attempt, 1e-7)
+        slices.assert_called_once()
+        with pytest.raises(WrongError, match="in a timed sample"):
+            sample(attempt, 0.1)
 
 
 def test_slices_beside_a_derived_input_of_all_slices_have_their_own_reference(computed: Mock) -> None:
