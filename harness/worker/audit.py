@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from opgauge.harness.worker.attempt import Attempt, WrongError
-from opgauge.harness.worker.bits import has_bits
+from opgauge.harness.worker.bits import has_bits, module_of
 from opgauge.harness.worker.call_time import CallTime, Clocks
 from opgauge.harness.worker.emphasis import allow_lost, choose_slices, emphasize, write_inputs
 from opgauge.harness.worker.input_changes import FreshValues, InputChange, InputChanges
@@ -28,6 +28,7 @@ from opgauge.harness.worker.time_share import TimeShare
 from opgauge.harness.worker.variation import Exchange, along, expect_slices, find_variation, take
 from opgauge.harness.worker.verify import Expected, check, expect
 from opgauge.ops import Bound
+from opgauge.ops._core.backend import to_numpy
 from opgauge.ops._core.op import Array
 
 SHARE, DEVICE_SHARE = 0.02, 0.04
@@ -299,14 +300,16 @@ class Audit:
         """Whether the changed and poisoned parts of outputs are near the expected ones; of small outputs, all."""
         accepted = self._attempt.accepted
         return outputs.keys() == accepted.keys() and all(
-            is_near(got, want)
-            for name, array in outputs.items()
-            for got, want in (
-                [(array, accepted[name])]
-                if self._bytes <= SMALL_BYTES
-                else zip(self._parts(name, array, change), self._parts(name, accepted[name], change), strict=True)
-            )
+            is_near(*(self._joined(name, each[name], change) for each in (outputs, accepted))) for name in outputs
         )
+
+    def _joined(self, name: str, array: Any, change: InputChange) -> Array:
+        """Parts of an output as one array on the host, or all of a small one."""
+        if self._bytes <= SMALL_BYTES:
+            return to_numpy(array)
+        parts = [part.reshape(-1) for part in self._parts(name, array, change)]
+        joined: Array = module_of(array).concatenate(parts) if parts else array.reshape(-1)[:0]
+        return to_numpy(joined)
 
     def _is_loosely_right(self, outputs: Mapping[str, Any]) -> bool:
         """Whether outputs are near the expected ones.

@@ -29,7 +29,7 @@ def same_bits(first: Array, second: Array) -> bool:
         return False
     if first.nbytes <= SMALL_BYTES and isinstance(first, np.ndarray):
         return bool(first.tobytes() == second.tobytes())
-    return bool(_module(first).array_equal(_words(first), _words(second)))
+    return bool(module_of(first).array_equal(_words(first), _words(second)))
 
 
 def has_bits(array: Any, kept: Array) -> bool:
@@ -55,7 +55,7 @@ def digest(outputs: Mapping[str, Array]) -> str:
 
 def mixed(array: Array) -> int:
     """64-bit hash that depends on every bit of an array and its position: words mixed with their index, then added."""
-    xp, words = _module(array), _words(array)
+    xp, words = module_of(array), _words(array)
     total = 0
     for start in range(0, words.size, PART):
         part = words[start : start + PART].astype(np.uint64)
@@ -95,7 +95,7 @@ def _exported(array: Any) -> Any:
     return found.view(dtype_info("bfloat16").numpy) if is_bfloat16 else found
 
 
-def _module(array: Any) -> Any:
+def module_of(array: Any) -> Any:
     """The module of an array: NumPy or CuPy."""
     return import_module(_root(array))
 
@@ -106,7 +106,7 @@ def _root(array: Any) -> str:
 
 def _words(array: Array) -> Array:
     """The array as flat words of up to 64 bits."""
-    flat = _module(array).ascontiguousarray(array).reshape(-1)
+    flat = module_of(array).ascontiguousarray(array).reshape(-1)
     width = flat.dtype.itemsize
     found: Array = flat.view(np.uint64 if width % 8 == 0 else f"u{width}")
     return found
