@@ -320,7 +320,7 @@ class Audit:
             return True
         accepted = self._attempt.accepted
         return outputs.keys() == accepted.keys() and all(
-            is_near(array, accepted[name]) for name, array in outputs.items()
+            is_near(to_numpy(array), to_numpy(accepted[name])) for name, array in outputs.items()
         )
 
     def _are_slices_right(self, outputs: Mapping[str, Any], change: InputChange) -> bool:

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from opgauge.harness.case.case import Case
-from opgauge.harness.worker.emphasis import allow_lost, emphasize
+from opgauge.harness.worker.emphasis import SLICES, allow_lost, emphasize
 from opgauge.harness.worker.inputs import Inputs, make_inputs
 from opgauge.harness.worker.verify import check, expect
 from opgauge.ops import find_op
@@ -83,15 +83,22 @@ def test_dropped_ends_are_seen(length: int, kept: slice, columns: int) -> None:
     assert not check({"out": mean.astype(np.float32)}, expect(case, inputs)).ok
 
 
-@pytest.mark.parametrize("columns", [1, COLUMNS])
+def tf32(x: Array) -> Array:
+    """Truncated to ten bits."""
+    return np.asarray((x.view(np.uint32) & np.uint32(0xFFFFE000)).view(np.float32))
+
+
+@pytest.mark.parametrize("columns", [1, SLICES])
 @pytest.mark.parametrize("length", LENGTHS)
-def test_coarse_inputs_are_seen(length: int, columns: int) -> None:
-    """Rounded to bfloat16."""
-    case, inputs = emphasized("p_norm", length, 2, columns=columns, axis=0, porder=2.0)
-    coarse = inputs.values["x"].astype(ml_dtypes.bfloat16).astype(np.float32)
-    found = check(norm(coarse, 2.0), expect(case, inputs))
-    assert not found.ok
-    assert columns == 1 or "12 of 12 elements are wrong" in found.reason
+@pytest.mark.parametrize("coarse", [ml_dtypes.bfloat16, np.float16, tf32])
+@pytest.mark.parametrize("seed", range(5))
+def test_coarse_inputs_are_seen(seed: int, length: int, columns: int, coarse: Any) -> None:
+    """Rounded to fewer bits, whatever their signs are: errors of a mean do not cancel."""
+    for op, params in (("p_norm", {"porder": 2.0, "axis": 0}), ("mean", {"axis": 0})):
+        case, inputs = emphasized(op, length, seed, columns=columns, **params)
+        x = coarse(inputs.values["x"]) if coarse is tf32 else inputs.values["x"].astype(coarse).astype(np.float32)
+        got = norm(x, 2.0) if op == "p_norm" else {"out": x.mean(axis=0, dtype=np.float64).astype(np.float32)}
+        assert not check(got, expect(case, inputs)).ok
 
 
 def weighted(seed: int) -> tuple[Case, Inputs]:

@@ -1,4 +1,4 @@
-"""Regions of arrays on a GPU, and their nearness, as on the host."""
+"""Regions of arrays on a GPU, as on the host."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from opgauge.harness.worker.nearness import is_near
 from opgauge.harness.worker.regions import Pair, differ, exchange, fill, is_flat, run, slices
 from opgauge.ops import available
 
@@ -39,19 +38,6 @@ def test_regions_are_exchanged_filled_and_compared(cupy: Any, dtype: Any) -> Non
     assert differ([Pair(array, kept, [slices(array, 0, place // 50_000, 1)])])
     assert not differ([Pair(array, kept, [run(0, place), run(place + 1, array.size)])])
     assert not differ([Pair(kept, kept.copy(), [run(0, array.size)])])
-
-
-@pytest.mark.gpu
-@pytest.mark.parametrize("dtype", DTYPES)
-def test_nearness_is_that_of_the_host(cupy: Any, dtype: Any) -> None:
-    """Equal arrays with NaN are near, and one other element is not."""
-    host = np.random.default_rng(0).integers(1, 3, 1000).astype(dtype)
-    host[0] = np.nan
-    other = host.copy()
-    other[-1] = 1 - np.abs(other[-1])
-    for found, near in ((host, True), (other, dtype is np.bool_ and bool(host[-1] == other[-1]))):
-        assert is_near(cupy.asarray(found), cupy.asarray(host)) is is_near(found, host) is near
-    assert is_near(cupy.asarray(host), host)
 
 
 @pytest.mark.gpu
