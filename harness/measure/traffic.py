@@ -22,10 +22,12 @@ SOURCE = Path(__file__).parent / "traffic.cu"
 """CUDA source of the kernels."""
 WORD_BYTES, THREADS = 16, 512
 """Bytes per access, and threads per block."""
-ACCESSES = (1, 4)
+ACCESSES = (1, 4, 8)
 """Accesses per thread in grids that grow with the size."""
 RESIDENT_BLOCKS = 4
 """Blocks per multiprocessor in a grid that does not."""
+STREAMING = (np.bool_(0), np.bool_(1))
+"""Whether loads are evicted first."""
 KEPT_SHARES = (0.0, 0.3, float("inf"))
 """Bytes stored with evict_last, as shares of L2: none, what it holds for kernels of this project, and all."""
 
@@ -46,14 +48,15 @@ class Traffic:
     def reads(self, source: Any, nbytes: int) -> Iterator[Launch]:
         """Launches that read the first `nbytes`."""
         words = nbytes // WORD_BYTES
-        for blocks in self._grids(words):
-            yield partial(self._read, (blocks,), (THREADS,), (source.ptr, np.uint64(words), self._seen_bits))
+        for blocks, streaming in product(self._grids(words), STREAMING):
+            yield partial(self._read, (blocks,), (THREADS,), (source.ptr, np.uint64(words), streaming, self._seen_bits))
 
     def copies(self, source: Any, target: Any, nbytes: int) -> Iterator[Launch]:
         """Launches that copy `nbytes`, and the driver's copy."""
         words = nbytes // WORD_BYTES
-        for blocks, kept in product(self._grids(words), self._kept):
-            yield partial(self._copy, (blocks,), (THREADS,), (source.ptr, target.ptr, np.uint64(words), kept))
+        for blocks, streaming, kept in product(self._grids(words), STREAMING, self._kept):
+            arguments = (source.ptr, target.ptr, np.uint64(words), streaming, kept)
+            yield partial(self._copy, (blocks,), (THREADS,), arguments)
         yield partial(target.copy_from_device_async, source, nbytes)
 
     def fills(self, target: Any, nbytes: int) -> Iterator[Launch]:

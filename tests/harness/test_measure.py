@@ -12,11 +12,8 @@ import pytest
 
 from opgauge.harness.measure import Limits, timer_for
 from opgauge.harness.measure.cpu import SAMPLE_NS, CpuTimer
-from opgauge.harness.measure.cuda import SOURCE
 from opgauge.harness.measure.queue import Queue
-from opgauge.harness.measure.traffic import SOURCE as TRAFFIC
 from opgauge.harness.result.result import Measurement
-from opgauge.ops._cuda.source import ARCHITECTURES, compile_source
 
 LIMITS = Limits(budget_s=0.02, min_samples=3, max_samples=6, warmup_s=0.001)
 
@@ -149,22 +146,6 @@ def test_the_cpu_needs_no_gpu_library() -> None:
     """The CPU's timer is to be had anywhere."""
     with timer_for("cpu").session("torch"):
         timer_for("cpu").synchronize()
-
-
-@pytest.mark.parametrize("arch", ARCHITECTURES)
-def test_the_spinning_kernel_compiles(arch: str) -> None:
-    """NVRTC takes the timer's kernels for every architecture, without spilling."""
-    compiled = compile_source(SOURCE, ("spin", "empty"), arch)
-    assert set(compiled.names) == {"spin", "empty"}
-    assert compiled.resources["spin"].spill_bytes == 0
-
-
-@pytest.mark.parametrize("arch", ARCHITECTURES)
-def test_the_kernels_of_ceilings_compile(arch: str) -> None:
-    """NVRTC takes them for every architecture, without spilling."""
-    names = ("read_all", "copy_all", "fill_all")
-    compiled = compile_source(TRAFFIC, names, arch)
-    assert {name: compiled.resources[name].spill_bytes for name in names} == dict.fromkeys(names, 0)
 
 
 class FakeStream:
