@@ -6,8 +6,9 @@ import heapq
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
+from operator import itemgetter
 
-from opgauge.harness.cluster.tasks import PREFETCHED
+from opgauge.harness.cluster.tasks import PER_LIGHT, PREFETCHED
 
 MESSAGES_PER_CASE = 6
 """Messages to and from the scheduler: two tasks (reference and case) submitted, started and finished."""
@@ -50,33 +51,46 @@ class Simulated:
 
 
 class _Host:
-    """The CPU processes of a host, and the cases whose references they compute or have computed."""
+    """The CPU processes of a host, and the cases whose references they compute or have computed: heavy and light."""
 
     def __init__(self, shape: Shape) -> None:
         self.slots = [0.0] * shape.reference_slots
         self.most = shape.reference_slots + PREFETCHED * shape.devices
-        self.ahead: list[tuple[float, Load]] = []
+        self.most_light = shape.reference_slots // PER_LIGHT
+        self.heavy: list[tuple[float, Load]] = []
+        self.light: list[tuple[float, Load]] = []
+
+    @property
+    def ahead(self) -> list[tuple[float, Load]]:
+        """Cases with a reference, the heavy ones first."""
+        return [*self.heavy, *self.light]
 
     def prefetch(self, waiting: deque[Load], now: float) -> None:
-        """Take the heaviest cases and compute their references; not of the last one, for the free device."""
-        while len(self.ahead) < self.most and len(waiting) > 1:
-            load = waiting.popleft()
+        """Take the heaviest cases and some of the lightest, and compute their references; the last one is left."""
+        while len(self.heavy) + len(self.light) < self.most and len(waiting) > 1:
+            is_light = len(self.light) < self.most_light
+            load = waiting.pop() if is_light else waiting.popleft()
             ready = max(heapq.heappop(self.slots), now) + load.reference_s
             heapq.heappush(self.slots, ready)
-            self.ahead.append((ready, load))
+            (self.light if is_light else self.heavy).append((ready, load))
 
     def next(self, waiting: deque[Load], now: float) -> float:
         """When a device that is free now is done with its next case; something must wait.
 
         The heaviest case whose reference is there, else a light one whose reference the device's process computes, else
-        the heaviest.
+        the first whose reference will be there.
         """
-        place = next((place for place, (ready, _) in enumerate(self.ahead) if ready <= now), None)
-        if place is None and waiting:
+        found = next((one for one in self.ahead if one[0] <= now), None)
+        if found is None and waiting:
             load = waiting.pop()
             return now + load.reference_s + load.device_s
-        ready, load = self.ahead.pop(place or 0)
+        ready, load = self.take(found or min(self.ahead, key=itemgetter(0)))
         return max(now, ready) + load.device_s
+
+    def take(self, one: tuple[float, Load]) -> tuple[float, Load]:
+        """Remove a case from those with a reference."""
+        (self.heavy if one in self.heavy else self.light).remove(one)
+        return one
 
 
 def simulate(loads: Sequence[Load], shape: Shape) -> Simulated:
@@ -93,7 +107,7 @@ def simulate(loads: Sequence[Load], shape: Shape) -> Simulated:
             fullest = max(hosts, key=lambda one: len(one.ahead))
             if not fullest.ahead:
                 continue
-            waiting.append(fullest.ahead.pop()[1])
+            waiting.append(fullest.take(fullest.ahead[-1])[1])
         done = hosts[host].next(waiting, now)
         end = max(end, done)
         heapq.heappush(devices, (done + shape.latency_s, host))

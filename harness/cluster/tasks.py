@@ -24,6 +24,8 @@ REFERENCE = "reference"
 """Resource of members that compute references; members that measure have a resource named after their backend."""
 PREFETCHED = 2
 """Tasks per device of a host whose references are ready before it is free; for GPUs, beside those being computed."""
+PER_LIGHT = 4
+"""Members that compute references for each light task among those: a GPU takes these while heavy ones are computed."""
 TRIES = 2
 """Members that a task is sent to before it is reported as lost."""
 RESTART_S = 120.0
@@ -44,7 +46,8 @@ class Task:
 
     label: name in messages. backend: resource that the call needs. function, arguments: importable on the member, and
     picklable. weight: expected cost, for the order. case: a case as JSON whose reference a CPU member of the host
-    computes in advance; `function` then gets `shared=True`. more: keyword arguments.
+    computes in advance; `function` then gets `shared=True`. more: keyword arguments. is_light: its reference is
+    computed before those of heavier ones.
     """
 
     label: str
@@ -57,6 +60,7 @@ class Task:
     tries: int = 0
     host: str = ""
     reference: Future | None = None
+    is_light: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,26 +161,29 @@ class _Dispatcher:
                 self.running[self._submit(task)] = task
 
     def _prefetch(self, waiting: deque[Task], name: str, host: _Host) -> None:
-        """Assign the next tasks to a host and compute their references there; not of the last ones, for free devices.
+        """Assign tasks to a host and compute their references there: the next ones, and some of the lightest.
 
-        A CPU is timed beside few other processes.
+        The last ones are left for free devices. A CPU is timed beside few other processes.
         """
-        ready, devices = sum(task.host == name for task in waiting), host.slots.get(waiting[0].backend, 0)
-        most = PREFETCHED * devices
+        ahead = [task for task in waiting if task.host == name]
+        devices, light = host.slots.get(waiting[0].backend, 0), sum(task.is_light for task in ahead)
+        most, most_light = PREFETCHED * devices, 0
         if waiting[0].backend != "cpu":
-            most += host.slots[REFERENCE]
-        for task in islice(waiting, max(0, len(waiting) - (devices - host.tasks))):
-            if ready >= most:
-                return
-            if task.case is not None and not task.host and not task.tries:
-                task.host, ready = name, ready + 1
-                task.reference = self.client.submit(
-                    member.compute_reference,
-                    task.case,
-                    key=f"reference-{_unique(task)}",
-                    resources={REFERENCE: 1},
-                    **_at(name),
-                )
+            most, most_light = most + host.slots[REFERENCE], host.slots[REFERENCE] // PER_LIGHT
+        given = islice(waiting, max(0, len(waiting) - (devices - host.tasks)))
+        free = deque(task for task in given if task.case is not None and not task.host and not task.tries)
+        for _ in range(min(most - len(ahead), len(free))):
+            is_light = light < most_light
+            task = free.pop() if is_light else free.popleft()
+            light += is_light
+            task.host, task.is_light = name, is_light
+            task.reference = self.client.submit(
+                member.compute_reference,
+                task.case,
+                key=f"reference-{_unique(task)}",
+                resources={REFERENCE: 1},
+                **_at(name),
+            )
 
     def _submit(self, task: Task) -> Future:
         return self.client.submit(

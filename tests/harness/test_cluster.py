@@ -255,6 +255,15 @@ def test_a_simulated_device_takes_what_is_ready_or_light() -> None:
     assert simulate([light, light, heavy], shape).makespan_s == 13.0
 
 
+def test_a_simulated_device_is_given_light_cases_while_heavy_references_are_computed() -> None:
+    """One of four processes computes those of light cases: otherwise all wait for long ones at the beginning."""
+    chosen = random.Random(0)  # noqa: S311  durations
+    drawn = [(chosen.lognormvariate(-0.5, 0.5), chosen.lognormvariate(-0.5, 2)) for _ in range(6000)]
+    loads = [Load(device_s, min(reference_s, 60)) for device_s, reference_s in drawn]
+    found = simulate(loads, Shape(hosts=8, devices=8, reference_slots=128))
+    assert 1.0 <= found.makespan_s / found.bound_s <= 1.10
+
+
 def _spread(client: Client, trials: Sequence[Trial], runs: Runs, store: Store) -> None:
     with ending(store, runs):
         run_spread(

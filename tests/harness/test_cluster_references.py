@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+from collections import deque
 from dataclasses import replace
 from pathlib import Path
 from threading import Thread
@@ -14,7 +15,7 @@ from opgauge.harness.case.casejson import case_to_json
 from opgauge.harness.cli.options import load
 from opgauge.harness.cluster import member
 from opgauge.harness.cluster.dispatch import tasks_of
-from opgauge.harness.cluster.tasks import Task, _next
+from opgauge.harness.cluster.tasks import REFERENCE, Task, _Dispatcher, _Host, _next
 from opgauge.harness.result.record_json import to_json
 from opgauge.harness.run.compiling import ONCE
 from opgauge.harness.run.runner import plan
@@ -48,6 +49,19 @@ def test_a_case_whose_reference_is_there_goes_first() -> None:
     assert _next([elsewhere, heavy], "a") is heavy
     assert _next([elsewhere], "a") is elsewhere
     assert _next([middle, light], "a") is middle
+
+
+def test_a_part_of_the_references_computed_in_advance_is_of_light_cases() -> None:
+    """One in four processes; the last case is left for the free device."""
+    client, host = Mock(), _Host({REFERENCE: 8, "cuda": 1})
+    waiting = deque(Task(str(number), "cuda", print, case={}) for number in range(20))
+    _Dispatcher(client, print, references=True)._prefetch(waiting, "a", host)
+    assert [task.label for task in waiting if task.host] == ["0", "1", "2", "3", "4", "5", "6", "7", "17", "18"]
+    assert [task.label for task in waiting if task.is_light] == ["17", "18"]
+    taken = waiting[17]
+    waiting.remove(taken)
+    _Dispatcher(client, print, references=True)._prefetch(waiting, "a", host)
+    assert [task.label for task in waiting if task.is_light] == ["16", "18"]
 
 
 def test_a_reference_is_computed_once_and_taken_by_the_member(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
