@@ -90,6 +90,7 @@ def run_over(
     from opgauge.harness.run.remeasure import rounds
     from opgauge.harness.run.runner import plan
     from opgauge.harness.run.session import Session
+    from opgauge.harness.run.signals import exit_code
     from opgauge.harness.store import Store
 
     if scheduler and ahead:
@@ -111,12 +112,17 @@ def run_over(
         runs = Runs(store, command_line(sys.argv[1:]), (found.id, found.environment) if found else None)
         limits, with_peaks = Limits(budget_s=budget_s), wants_ceilings(ceilings, trials)
         measure = partial(run_spread, client, timeout_s=timeout_s, ceilings=with_peaks, tell=notify)
-        with ending(store, runs):
-            for block, part in rounds(trials, remeasure, runs.results, notify):
-                with progress(len(part)) as shown:
-                    measure(part, runs, limits, block=block, advance=partial(_advance, shown))
+        interrupted = 0
+        try:
+            with ending(store, runs):
+                for block, part in rounds(trials, remeasure, runs.results, notify):
+                    with progress(len(part)) as shown:
+                        measure(part, runs, limits, block=block, advance=partial(_advance, shown))
+        except KeyboardInterrupt as error:
+            interrupted = exit_code(error)
         sessions = [Session(store, run, progress, notify) for run in runs.ids]
-        return max((show(store, one) for one in sessions), default=NOTHING)
+        shown_codes = [show(store, one) for one in sessions]
+        return interrupted or max(shown_codes, default=NOTHING)
 
 
 def _advance(shown: Progress, result: Result) -> None:

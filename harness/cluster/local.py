@@ -138,7 +138,8 @@ def visible_devices(text: str) -> list[int]:
 def _member(resources: dict[str, int], environment: dict[str, str]) -> dict[str, Any]:
     distributed = import_distributed()
     options = {"nthreads": 1, "memory_limit": 0, "dashboard": False, "silence_logs": logging.CRITICAL}
+    more = {"resources": resources, "env": environment, "host": LOCALHOST, "preload": "opgauge.harness.cluster.member"}
     return {
         "cls": distributed.Nanny,
-        "options": {**options, "resources": resources, "env": environment, "host": LOCALHOST},
+        "options": {**options, **more},
     }

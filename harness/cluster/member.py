@@ -9,6 +9,7 @@ from __future__ import annotations
 import fcntl
 import hashlib
 import os
+import signal
 import socket
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -134,6 +135,11 @@ def run_case(
     _forget(built[0].case.id)
     reached = peaks.known.get(device)
     return {"results": results, "ceilings": reached and to_json(reached), **identity(device)}
+
+
+def dask_setup(_worker: object) -> None:
+    """Leave Ctrl-C, which a terminal sends to all its processes, to the process that started this member."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 
 def compute_reference(case: Json) -> bool:

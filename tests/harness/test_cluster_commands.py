@@ -3,8 +3,13 @@
 from __future__ import annotations
 
 import os
+import signal
+import sys
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
+from subprocess import PIPE, STDOUT, Popen
+from time import sleep
 from typing import TYPE_CHECKING
 
 import pytest
@@ -117,6 +122,39 @@ def test_an_exploration_stores_each_result_once(client: Client, tmp_path: Path) 
         assert again == first[::-1]
         (run,) = runs.ids
         assert len(store.results(run)) == len(trials)
+
+
+MEASURE = """
+from opgauge.harness.cluster import local
+local.visible_devices = lambda text: [0]
+options = local.member_options
+local.member_options = lambda devices: options([], cpu_slots=1, references=0)
+from opgauge.harness.cli import main
+main()
+"""
+"""Runs a command whose `--gpus` is one process that times the CPU."""
+
+
+def test_ctrl_c_ends_a_spread_run_with_its_results_and_without_tracebacks(tmp_path: Path) -> None:
+    """A terminal sends it to all processes; members leave it to the one that started them."""
+    database = f"sqlite:///{tmp_path}/runs.db"
+    arguments = ["run", "--gpus", "all", "--device", "cpu", "--tag", "smoke", "--no-ceilings", "--db", database]
+    command = [sys.executable, "-c", MEASURE, *arguments]
+    with Popen(command, start_new_session=True, stdout=PIPE, stderr=STDOUT, text=True) as process:
+        try:
+            with Store.open(database) as store:
+                while process.poll() is None and not (store.runs(1) and store.results(store.runs(1)[0].id)):
+                    sleep(0.1)
+            os.killpg(process.pid, signal.SIGINT)
+            output, _ = process.communicate(timeout=120)
+        finally:
+            with suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+    assert process.returncode == 128 + signal.SIGINT, output
+    assert "Traceback" not in output
+    assert f"in {database}" in output
+    with Store.open(database) as store:
+        assert [run.status for run in store.runs(2)] == ["interrupted"]
 
 
 def test_rounds_of_the_tuner_run_on_members_whole(client: Client) -> None:
