@@ -83,7 +83,7 @@ def run_over(
     ahead: processes that compile and verify everything first, which only devices of this host can use. tell_plan:
     prints the trials, none of which is then measured.
     """
-    from opgauge.harness.cli.compile import compile_all
+    from opgauge.harness.cli.compile import compiled
     from opgauge.harness.cli.run import wants_ceilings
     from opgauge.harness.cluster.spread import Runs, ending, run_spread
     from opgauge.harness.measure import Limits
@@ -107,17 +107,15 @@ def run_over(
         if tell_plan:
             tell_plan(store, trials, budget_s)
             return 0
-        if ahead:
-            compile_all(trials, ahead, progress(len(trials)), timeout_s=timeout_s)
         runs = Runs(store, command_line(sys.argv[1:]), (found.id, found.environment) if found else None)
         limits, with_peaks = Limits(budget_s=budget_s), wants_ceilings(ceilings, trials)
         measure = partial(run_spread, client, timeout_s=timeout_s, ceilings=with_peaks, tell=notify)
         interrupted = 0
         try:
-            with ending(store, runs):
+            with compiled(trials, ahead, progress, timeout_s) as ask, ending(store, runs):
                 for block, part in rounds(trials, remeasure, runs.results, notify):
                     with progress(len(part)) as shown:
-                        measure(part, runs, limits, block=block, advance=partial(_advance, shown))
+                        measure(part, runs, limits, block=block, ask=ask, advance=partial(_advance, shown))
         except KeyboardInterrupt as error:
             interrupted = exit_code(error)
         sessions = [Session(store, run, progress, notify) for run in runs.ids]

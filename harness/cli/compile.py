@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from time import perf_counter
 from typing import TYPE_CHECKING, Annotated, Any
@@ -27,7 +27,6 @@ if TYPE_CHECKING:
     from opgauge.harness.run.compiling import Ahead
     from opgauge.harness.run.execute import Ask
     from opgauge.harness.run.progress import Progress
-    from opgauge.harness.run.session import Session
 
 MOST_PHASES = 4
 """Phases of the workers' time that the summary line names."""
@@ -75,7 +74,9 @@ def compile_all(trials: Sequence[Trial], workers: int, progress: Progress, **mor
 
 
 @contextmanager
-def compiled(trials: Sequence[Trial], workers: int, session: Session, timeout_s: float) -> Iterator[Ask]:
+def compiled(
+    trials: Sequence[Trial], workers: int, progress: Callable[[int], Progress], timeout_s: float
+) -> Iterator[Ask]:
     """Request fields for trials after `workers` processes compiled and verified each; nothing without workers."""
     from opgauge.harness.run.execute import ask_nothing
     from opgauge.harness.run.tree import temporary_folder
@@ -84,5 +85,4 @@ def compiled(trials: Sequence[Trial], workers: int, session: Session, timeout_s:
         yield ask_nothing
         return
     with temporary_folder("opgauge-run-") as kept:
-        progress = session.open_progress(len(trials))
-        yield compile_all(trials, workers, progress, timeout_s=timeout_s, kept=kept).ask
+        yield compile_all(trials, workers, progress(len(trials)), timeout_s=timeout_s, kept=kept).ask

@@ -159,7 +159,7 @@ def run(
                 peaks_of = tuple(devices) if wants_ceilings(ceilings, trials) else ()
                 plan = RunPlan(tuple(trials), peaks_of, remeasure, profile, timeout_s)
                 everything = [*trials, *(session.undecided() if remeasure else ())]
-                with compiled(everything, ahead, session, plan.timeout_s) as ask:
+                with compiled(everything, ahead, session.open_progress, plan.timeout_s) as ask:
                     ended = session.measure(plan, executor, ask)
             code = report(store, session, as_json=as_json, quiet=quiet)
     raise typer.Exit(ended or code)

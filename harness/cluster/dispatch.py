@@ -13,6 +13,7 @@ from opgauge.harness.measure import Limits
 from opgauge.harness.result.ceilings import Ceilings
 from opgauge.harness.result.record_json import from_json, to_json
 from opgauge.harness.result.result import Environment, Result, Status, Trial
+from opgauge.harness.run.execute import Ask, ask_nothing
 from opgauge.ops import find_op
 from opgauge.ops._core.op import tensor_bytes
 
@@ -36,14 +37,24 @@ class Measured:
 
 
 def tasks_of(
-    trials: Iterable[Trial], limits: Limits, *, timeout_s: float, block: int = 0, ceilings: bool = False
+    trials: Iterable[Trial],
+    limits: Limits,
+    *,
+    timeout_s: float,
+    block: int = 0,
+    ceilings: bool = False,
+    ask: Ask = ask_nothing,
 ) -> list[Task]:
-    """A task per case and device, the heaviest first; block, ceilings: see `member.run_case`."""
+    """A task per case and device, the heaviest first.
+
+    block, ceilings: see `member.run_case`. ask: further request fields of each trial; a case all of whose outputs are
+    trusted needs no reference.
+    """
     groups: dict[tuple[str, str], list[Trial]] = {}
     for trial in trials:
         groups.setdefault((trial.device, trial.case.id), []).append(trial)
     more = {"block": block, "ceilings": ceilings}
-    found = [_task(group, limits, timeout_s, more) for group in groups.values()]
+    found = [_task(group, limits, timeout_s, [ask(trial) for trial in group], more) for group in groups.values()]
     return sorted(found, key=lambda task: -task.weight)
 
 
@@ -56,13 +67,14 @@ def dispatch(
     block: int = 0,
     references: bool = True,
     ceilings: bool = False,
+    ask: Ask = ask_nothing,
     tell: Callable[[str], Any] = lambda _: None,
 ) -> Iterator[Measured]:
     """Results as they come; a case whose member is lost twice becomes an error of each trial.
 
     Raises what `run_tasks` raises.
     """
-    tasks = tasks_of(trials, limits, timeout_s=timeout_s, block=block, ceilings=ceilings)
+    tasks = tasks_of(trials, limits, timeout_s=timeout_s, block=block, ceilings=ceilings, ask=ask)
     for outcome in run_tasks(client, tasks, tell, references=references):
         if outcome.lost:
             yield from (_lost(from_json(Trial, trial), outcome.lost, block) for trial in outcome.task.arguments[0])
@@ -74,16 +86,22 @@ def dispatch(
             yield Measured(from_json(Result, result), environment, reached, found["host"])
 
 
-def _task(trials: Sequence[Trial], limits: Limits, timeout_s: float, more: Mapping[str, Any]) -> Task:
-    first = trials[0]
+def _task(
+    trials: Sequence[Trial],
+    limits: Limits,
+    timeout_s: float,
+    fields: Sequence[Mapping[str, Any]],
+    more: Mapping[str, Any],
+) -> Task:
+    first, is_known = trials[0], all(one.get("trusted") for one in fields)
     return Task(
         f"{first.case.op}/{first.case.name}",
         first.backend,
         member.run_case,
         ([to_json(trial) for trial in trials], to_json(limits), timeout_s),
         _weight(trials),
-        case_to_json(first.case),
-        more,
+        None if is_known else case_to_json(first.case),
+        {**more, "fields": fields},
     )
 
 

@@ -116,22 +116,29 @@ def run_case(
     *,
     block: int = 0,
     ceilings: bool = False,
+    fields: Sequence[Mapping[str, Any]] = (),
     shared: bool = False,
 ) -> dict[str, Any]:
     """Results of a case's trials, one after the other on this member's device, with `identity`.
 
     block: number of the process that measures; each has another. ceilings: measure the peaks that the device achieves,
-    once, and judge all times by them. shared: load inputs and reference from this host's folder.
+    once, and judge all times by them. fields: further request fields of each trial. shared: load inputs and reference
+    from this host's folder.
     """
     measuring = _measuring(timeout_s)
     executor, peaks = measuring.in_process(block), measuring.peaks
     executor.limits = from_json(Limits, limits)
     more = {"kept": str(shared_folder())} if shared else {}
     built = [from_json(Trial, trial) for trial in trials]
+    asked = dict(zip((trial.key for trial in built), fields, strict=False))
     device = built[0].device
     if ceilings:
         peaks.measure_once(device)
-    results = [to_json(peaks.judge(result)) for result in executor.run(built, block=block, ask=lambda _: more)]
+
+    def ask(trial: Trial) -> Mapping[str, Any]:
+        return {**asked.get(trial.key, {}), **more}
+
+    results = [to_json(peaks.judge(result)) for result in executor.run(built, block=block, ask=ask)]
     _forget(built[0].case.id)
     reached = peaks.known.get(device)
     return {"results": results, "ceilings": reached and to_json(reached), **identity(device)}

@@ -13,6 +13,7 @@ from opgauge.harness.cluster.tasks import SchedulerLostError
 from opgauge.harness.measure import Limits
 from opgauge.harness.result.ceilings import Ceilings
 from opgauge.harness.result.result import Environment, Result, Trial
+from opgauge.harness.run.execute import Ask, ask_nothing
 from opgauge.harness.run.signals import uninterrupted
 from opgauge.harness.store import Store
 
@@ -88,14 +89,17 @@ def run_spread(
     timeout_s: float,
     block: int = 0,
     ceilings: bool = True,
+    ask: Ask = ask_nothing,
     advance: Callable[[Result], Any],
     tell: Callable[[str], Any],
 ) -> None:
     """Measure `trials` on the members of a cluster, in their process with the number `block`, and store each result.
 
-    Raises what `dispatch` raises.
+    ask: see `tasks_of`. Raises what `dispatch` raises.
     """
-    for measured in dispatch(client, trials, limits, timeout_s=timeout_s, block=block, ceilings=ceilings, tell=tell):
+    for measured in dispatch(
+        client, trials, limits, timeout_s=timeout_s, block=block, ceilings=ceilings, ask=ask, tell=tell
+    ):
         runs.add(measured)
         advance(measured.result)
 

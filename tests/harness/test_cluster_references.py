@@ -17,7 +17,7 @@ from opgauge.harness.cluster import member
 from opgauge.harness.cluster.dispatch import tasks_of
 from opgauge.harness.cluster.tasks import REFERENCE, Task, _Dispatcher, _Host, _next
 from opgauge.harness.result.record_json import to_json
-from opgauge.harness.run.compiling import ONCE
+from opgauge.harness.run.compiling import ONCE, compile_ahead
 from opgauge.harness.run.runner import plan
 from opgauge.ops._core.op import tensor_bytes
 
@@ -96,3 +96,21 @@ def test_large_references_of_a_host_are_computed_one_at_a_time(tmp_path: Path, m
         assert waiting.is_alive()
     waiting.join()
     assert member.compute_reference(case)
+
+
+def test_trusted_outputs_need_no_reference(tmp_path: Path) -> None:
+    """They are recognized by their digest and keep their check; a case with others has its reference computed."""
+    trials = plan([SMALL], implementations=["baseline", "optimized"], devices=["cpu"])
+    ahead = compile_ahead(trials, 1, lambda _: None, kept=tmp_path)
+    for one in ahead.trusted.values():
+        one["check"]["worst"] = 0.125
+    (known,) = tasks_of(trials, ONCE, timeout_s=60, ask=ahead.ask)
+    ahead.trusted.pop(trials[0].key)
+    (partly,) = tasks_of(trials, ONCE, timeout_s=60, ask=ahead.ask)
+    assert (known.case, partly.case) == (None, case_to_json(SMALL))
+    try:
+        found = member.run_case(*known.arguments, **known.more)["results"]
+    finally:
+        member.close()
+    assert [one["status"] for one in found] == ["ok", "ok"]
+    assert [one["check"]["worst"] for one in found] == [0.125, 0.125]
