@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from opgauge.harness.cli.options import Database, database_url
+
+if TYPE_CHECKING:
+    from opgauge.harness.store import Store
 
 
 class Format(StrEnum):
@@ -36,6 +39,9 @@ def export(
     samples: Annotated[
         bool, typer.Option("--samples", help="The whole run with raw samples, for `opgauge import`; JSON only.")
     ] = False,
+    self_tests: Annotated[
+        bool, typer.Option("--self-tests", help="Stored self-tests instead of a run, for `opgauge import`; JSON only.")
+    ] = False,
     output: Annotated[Path | None, typer.Option("--output", "-o", help="A file; standard output if none.")] = None,
     db: Database = None,
 ) -> None:
@@ -46,11 +52,14 @@ def export(
     from opgauge.harness.report.export import as_json, records, whole_run
     from opgauge.harness.store import Store
 
-    if samples and form is not Format.JSON:
-        raise typer.BadParameter("--samples writes JSON only")
+    if (samples or self_tests) and form is not Format.JSON:
+        raise typer.BadParameter("--samples and --self-tests write JSON only")
     if form is Format.PARQUET and output is None:
         raise typer.BadParameter("--format parquet needs --output: it is not text")
     with Store.open(database_url(db)) as store:
+        if self_tests:
+            _export_self_tests(store, output)
+            return
         found = store.find_run(run)
         results, reached = store.results(found.id, samples=samples), store.ceilings(found.id)
     flat = [] if samples else records(found, results, reached)
@@ -66,6 +75,20 @@ def export(
             output.write_text(text, encoding="utf-8")
     if output is not None:
         typer.echo(f"{len(results)} results in {output}", err=True)
+
+
+def _export_self_tests(store: Store, output: Path | None) -> None:
+    from opgauge.harness.interchange.self_test_file import self_test_file
+    from opgauge.harness.report.export import as_json
+    from opgauge.harness.store.self_tests import KINDS, list_self_tests
+
+    tests = [one for kind in KINDS for one in list_self_tests(store.engine, kind)]
+    text = as_json(self_test_file(tests))
+    if output is None:
+        typer.echo(text.rstrip("\n"))
+    else:
+        output.write_text(text, encoding="utf-8")
+        typer.echo(f"{len(tests)} self-tests in {output}", err=True)
 
 
 def _text(form: Format, flat: list[dict[str, Any]]) -> str:

@@ -17,14 +17,15 @@ def import_(
 ) -> None:
     """Import runs from files of `opgauge export --samples`, nvbench, pytest-benchmark or Google Benchmark.
 
-    A file's content identifies the tool. Sample files of nvbench's --jsonbin are read from the folder of its JSON.
+    A file's content identifies the tool; `opgauge export --self-tests` writes self-tests. Sample files of nvbench's
+    --jsonbin are read from the folder of its JSON.
     A run of another tool becomes one of the op `imported`.
 
     Example: opgauge import tests/data/h200/seed.json
     """
-    from opgauge.harness.interchange import import_file
+    from opgauge.harness.interchange import enter_file
     from opgauge.harness.store import Store
 
     with Store.open(database_url(db)) as store:
         for file in files:
-            typer.echo(f"run {import_file(file, store, project)} from {file}")
+            typer.echo(f"{enter_file(file, store, project)} from {file}")

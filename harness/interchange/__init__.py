@@ -4,6 +4,6 @@ nvbench, pytest-benchmark and Google Benchmark are read (`opgauge import`); Parq
 github-action-benchmark's JSON are written (`opgauge export`).
 """
 
-from opgauge.harness.interchange.importing import import_file
+from opgauge.harness.interchange.importing import enter_file, import_file
 
-__all__ = ["import_file"]
+__all__ = ["enter_file", "import_file"]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -10,9 +10,10 @@ from typing import Any
 from sqlalchemy import Engine, insert
 
 from opgauge.harness.store.columns import select
-from opgauge.harness.store.tables import (
-    SelfTestRow,
-)
+from opgauge.harness.store.tables import SelfTestRow
+
+KINDS = ("aa", "inject", "agree", "cheats")
+"""Kinds of self-tests."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +28,7 @@ class SelfTest:
 
 
 def list_self_tests(engine: Engine, kind: str, limit: int = 20) -> list[SelfTest]:
-    """The latest self-tests of a kind (aa, inject, agree), newest first."""
+    """The latest self-tests of a kind, newest first."""
     row = SelfTestRow
     query = select(row.kind, row.created, row.commit, row.device, row.data).where(row.kind == kind)
     with engine.connect() as connection:
@@ -40,3 +41,16 @@ def add_self_test(engine: Engine, given: SelfTest) -> None:
     values = {name: getattr(given, name) for name in SelfTest.__slots__}
     with engine.begin() as connection:
         connection.execute(insert(SelfTestRow).values(values))
+
+
+def add_new(engine: Engine, given: Iterable[SelfTest]) -> int:
+    """Store self-tests that are not there yet; returns how many."""
+    row, added = SelfTestRow, 0
+    for one in given:
+        same = (row.kind == one.kind, row.created == one.created, row.commit == one.commit, row.device == one.device)
+        with engine.connect() as connection:
+            is_known = connection.execute(select(row.id).where(*same).limit(1)).first() is not None
+        if not is_known:
+            add_self_test(engine, one)
+            added += 1
+    return added

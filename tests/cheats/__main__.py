@@ -11,14 +11,16 @@ from argparse import ArgumentParser
 from collections.abc import Sequence
 from datetime import UTC, datetime
 
+from opgauge.harness.measure import Limits
 from opgauge.harness.result.result import Status
 from opgauge.harness.run.environment import capture
 from opgauge.harness.run.execute import LocalExecutor
+from opgauge.harness.settings import Settings
 from opgauge.harness.store import Store
 from opgauge.harness.store.self_tests import SelfTest, add_self_test
 from opgauge.harness.trust.cheat_rates import CheatOutcome, cheat_rates
 from tests.cheats.catalogue import Cheat, trial
-from tests.cheats.test_cheats import LIMITS, MODULES, of_device
+from tests.cheats.test_cheats import MODULES, of_device
 
 HONEST = ("baseline", "optimized")
 
@@ -34,9 +36,12 @@ def main(arguments: Sequence[str]) -> int:
     parser = ArgumentParser(description=__doc__)
     parser.add_argument("--db", help="SQLite file or URL of the database")
     parser.add_argument("--family", help="only this family of cheats")
+    parser.add_argument(
+        "--budget", type=float, default=Settings.budget_s, help="seconds of sampling, as of `opgauge run`"
+    )
     chosen = parser.parse_args(arguments)
     cheats = [one for one in of_device("cpu") if chosen.family in {None, one.family}]
-    with LocalExecutor(limits=LIMITS, timeout_s=60, preload=MODULES) as executor:
+    with LocalExecutor(limits=Limits(budget_s=chosen.budget), timeout_s=60, preload=MODULES) as executor:
         outcomes = [CheatOutcome(one.family, one.name, reason_of(executor, one)) for one in cheats]
         by_case = {one.case: one for one in cheats}.values()
         honest = [reason_of(executor, one, name) for one in by_case for name in HONEST]

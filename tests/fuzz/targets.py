@@ -8,6 +8,7 @@ import tempfile
 import warnings
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, suppress
+from datetime import UTC, datetime
 from functools import cache
 from pathlib import Path
 from random import Random
@@ -17,11 +18,13 @@ from opgauge.harness.case.file import load_cases
 from opgauge.harness.errors import ConfigurationError, HarnessError
 from opgauge.harness.gate.policy import load_policy
 from opgauge.harness.gate.waiver import load_waivers
-from opgauge.harness.interchange import import_file
+from opgauge.harness.interchange import enter_file
+from opgauge.harness.interchange.self_test_file import self_test_file
 from opgauge.harness.project.configuration import FILE, PYPROJECT, read_project
 from opgauge.harness.result.submission import parse, read_submission
 from opgauge.harness.store import Store
 from opgauge.harness.store.deleting import delete_runs
+from opgauge.harness.store.self_tests import SelfTest
 from opgauge.harness.worker import protocol
 from opgauge.ops import TuningError
 from opgauge.ops._core import tuning as tuning_files
@@ -82,9 +85,15 @@ def waivers(content: bytes) -> None:
 
 
 def imports(content: bytes) -> None:
-    """A run of another tool, or of opgauge."""
+    """A run of another tool, or of opgauge, or self-tests."""
     store = _store()
-    _file(content, "x.json", lambda path: delete_runs(store.engine, [import_file(path, store)]))
+
+    def enter(path: Path) -> None:
+        what, _, run = enter_file(path, store).partition(" ")
+        if what == "run":
+            delete_runs(store.engine, [run])
+
+    _file(content, "x.json", enter)
 
 
 def submissions(content: bytes) -> None:
@@ -166,7 +175,8 @@ def valid(target: str) -> list[bytes]:
         ]
         return sorted((file[:SEED_BYTES] for file in files), key=len)
     if target == "imports":
-        return [json.dumps(content).encode() for content in _foreign_runs()]
+        found = SelfTest("aa", datetime.now(UTC), "c0ffee", "cpu", {"false_alarms_share": 0.0, "cases": []})
+        return [json.dumps(content).encode() for content in (*_foreign_runs(), self_test_file([found]))]
     return {
         "policy": [(ROOT / "cases" / "policy.yaml").read_bytes()],
         "waivers": [WAIVERS],

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,13 +14,15 @@ import pytest
 from opgauge.harness.case.case import Case, Imported
 from opgauge.harness.case.casejson import case_from_json, case_to_json
 from opgauge.harness.errors import CaseError, StoreError
-from opgauge.harness.interchange import import_file
+from opgauge.harness.interchange import enter_file, import_file
 from opgauge.harness.interchange.exporting import as_bencher, as_github
 from opgauge.harness.interchange.importing import read_file
+from opgauge.harness.interchange.self_test_file import self_test_file
 from opgauge.harness.report.export import ImportFileError, as_csv, as_json, records, whole_run
 from opgauge.harness.result.result import Result, Status
 from opgauge.harness.store import Store
 from opgauge.harness.store.projects import list_projects
+from opgauge.harness.store.self_tests import SelfTest, list_self_tests
 from tests.commandline import run_here
 from tests.harness import foreign_files
 
@@ -145,6 +148,50 @@ def test_a_file_is_imported_once(tmp_path: Path, make: str) -> None:
         again.write_text(as_json(whole_run(run, results, {})), encoding="utf-8")
         assert import_file(again, other) == run_id
         assert other.results(run_id, samples=True) == results
+
+
+def a_self_test() -> dict[str, Any]:
+    """A file of one self-test."""
+    found = SelfTest("cheats", datetime(2026, 11, 27, 9, tzinfo=UTC), "c0ffee", "cpu", {"cheats_seen_share": 1.0})
+    return self_test_file([found])
+
+
+def test_self_tests_are_exported_and_imported_once(tmp_path: Path) -> None:
+    """They are the same in the other database, however often they are imported."""
+    path, again = write(tmp_path, a_self_test()), tmp_path / "again.json"
+    first, second = (f"sqlite:///{tmp_path}/{name}.db" for name in "xy")
+    here = partial(run_here, cwd=tmp_path, variables={})
+    assert here("import", str(path), "--db", first).stdout.startswith("1 self-tests from")
+    assert here("import", str(path), "--db", first).stdout.startswith("0 self-tests from")
+    here("export", "--self-tests", "--db", first, "-o", str(again))
+    assert json.loads(again.read_bytes()) == json.loads(path.read_bytes())
+    here("import", str(again), "--db", second)
+    with Store.open(second) as store:
+        (found,) = list_self_tests(store.engine, "cheats")
+    assert (found.created.hour, found.commit, found.data) == (9, "c0ffee", {"cheats_seen_share": 1.0})
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "rule"),
+    [
+        ("kind", "guess", "one of aa, inject, agree, cheats"),
+        ("commit", "c" * 65, "at most 64 characters"),
+        ("device", None, "a text of at most 16"),
+        ("created", "2026-11-27T09:00:00", "time zone"),
+        ("data", [], "an object"),
+        ("data", {"share": float("inf")}, "Infinity"),
+    ],
+)
+def test_a_faulty_self_test_is_refused_with_its_field(tmp_path: Path, name: str, value: object, rule: str) -> None:
+    """Nothing of the file is stored."""
+    data = a_self_test()
+    data["self_tests"].append({**data["self_tests"][0], name: value})
+    path = tmp_path / "faulty.json"
+    path.write_text(json.dumps(data), encoding="utf-8")
+    with Store.open(f"sqlite:///{tmp_path}/x.db") as store:
+        with pytest.raises(ImportFileError, match=rule):
+            enter_file(path, store)
+        assert not list_self_tests(store.engine, "cheats")
 
 
 def test_a_run_without_a_project_is_imported_into_the_one_named(tmp_path: Path) -> None:

@@ -26,10 +26,9 @@ PAIRED = 6
 """Fewest runs of a series with known noise; most pairs of runs of one commit."""
 WITHIN = 1.4826
 """Standard deviations of a normal distribution in a median absolute deviation, inverted."""
-KINDS = ("aa", "inject", "agree", "cheats")
 ROWS = 200
 HIDDEN = ("case_id",)
-"""Kinds of self-tests, most rows of a table, and columns that are left out."""
+"""Most rows of a table, and columns that are left out."""
 router = APIRouter()
 
 
@@ -42,7 +41,7 @@ def trust(request: Request, cache: CacheOf, reader: ReaderOf, op: Word = "", num
         noise = known_noise(reader)
         chosen = [one for one in noise if op in {"", one["case"].op}]
         paging = Paging(number, len(chosen), 40)
-        tests = {kind: self_tests.list_self_tests(reader.engine, kind) for kind in KINDS}
+        tests = {kind: self_tests.list_self_tests(reader.engine, kind) for kind in self_tests.KINDS}
         return {
             "tests": {kind: [(one, facts(one.data)) for one in found] for kind, found in tests.items()},
             "tables": {kind: table(found[0].data) if found else None for kind, found in tests.items()},
