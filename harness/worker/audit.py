@@ -297,15 +297,15 @@ class Audit:
         self._judged.add(perf_counter() - begun)
 
     def _are_parts_near(self, outputs: Mapping[str, Any], change: InputChange) -> bool:
-        """Whether the changed and poisoned parts of outputs are near the expected ones; of small outputs, all."""
+        """Whether the changed and poisoned parts of outputs are near the expected ones."""
         accepted = self._attempt.accepted
         return outputs.keys() == accepted.keys() and all(
             is_near(*(self._joined(name, each[name], change) for each in (outputs, accepted))) for name in outputs
         )
 
     def _joined(self, name: str, array: Any, change: InputChange) -> Array:
-        """Parts of an output as one array on the host, or all of a small one."""
-        if self._bytes <= SMALL_BYTES:
+        """The changed and poisoned parts of an output as one array on the host, or all of it."""
+        if change.whole or self._bytes <= SMALL_BYTES:
             return to_numpy(array)
         parts = [part.reshape(-1) for part in self._parts(name, array, change)]
         joined: Array = module_of(array).concatenate(parts) if parts else array.reshape(-1)[:0]

@@ -81,10 +81,10 @@ def fill(flat: Any, regions: Sequence[Region], value: int) -> None:
 
 def differ(pairs: Iterable[Pair]) -> bool:
     """Whether some bits differ in the regions of some pair, all of which are flat and on the current device."""
-    flag = _flag(_device())
-    for got, wanted, regions in pairs:
-        if got.shape != wanted.shape or got.dtype != wanted.dtype:
-            return True
+    listed, flag = list(pairs), _flag(_device())
+    if any(got.shape != wanted.shape or got.dtype != wanted.dtype for got, wanted, _ in listed):
+        return True
+    for got, wanted, regions in listed:
         _launch(f"compare<{_words(got)[0]}>", got, regions, (got, wanted), flag)
     if not int(flag.get()[0]):
         return False

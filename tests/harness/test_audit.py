@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -34,13 +34,14 @@ def undivided() -> Case:
     return next(one for one in small if not isinstance(find_variation(one), Exchange))
 
 
-def inexact(kernel: Kernel, error: float) -> Kernel:
-    """A kernel without `prepare`, whose outputs get relative errors of this size, other ones in each call."""
-    rng = np.random.default_rng(3)
+def inexact(kernel: Kernel, errors: Sequence[float]) -> Kernel:
+    """A kernel without `prepare`, whose outputs get relative errors of these sizes, one after the other."""
+    rng, sizes = np.random.default_rng(3), iter(errors)
 
     def function(out: dict[str, Any], **more: Any) -> Callable[[], None]:
         def run() -> None:
             kernel.function(out=out, **more)
+            error = next(sizes)
             for array in out.values():
                 array[...] *= (1 + error * rng.uniform(-1, 1, array.shape)).astype(array.dtype)
 
@@ -67,11 +68,12 @@ def accepted(case: Case) -> Iterator[Attempt]:
         yield attempt
 
 
-def sample(attempt: Attempt, error: float) -> None:
-    """Samples of a kernel with such errors."""
-    attempt.kernel = inexact(attempt.kernel, error)
+def sample(attempt: Attempt, *errors: float) -> None:
+    """Samples of a kernel with such errors, the last one of all that follow."""
+    found = [*errors, *errors[-1:] * (SAMPLES - len(errors))]
+    attempt.kernel = inexact(find_kernel(attempt.case.op, "baseline", "cpu", attempt.case.dtype), found)
     call, audit = attempt.bind(), Audit(attempt, Mock(), seed=1)
-    for _ in range(SAMPLES):
+    for _ in found:
         audit.change(whole=True, fresh=False)
         audit.after(call())
 
@@ -105,7 +107,7 @@ def test_references_of_outputs_that_always_differ_take_their_share(monkeypatch: 
         sample(attempt, 1e-7)
         slices.assert_called_once()
         with pytest.raises(WrongError, match="in a timed sample"):
-            sample(attempt, 0.1)
+            sample(attempt, 1e-7, 1e-7, 0.1)
 
 
 def test_slices_beside_a_derived_input_of_all_slices_have_their_own_reference(computed: Mock) -> None:

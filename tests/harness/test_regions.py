@@ -102,6 +102,8 @@ def test_bits_count_not_values() -> None:
     assert differ([Pair(zero, -zero, everything)])
     assert differ([Pair(zero, zero.reshape(2, 2), everything)])
     assert differ([Pair(zero, zero.view(np.int64), everything)])
+    assert differ([Pair(zero, -zero, everything), Pair(zero, zero.reshape(2, 2), everything)])
+    assert not differ([Pair(zero, zero.copy(), everything)])
 
 
 def test_empty_regions_are_equal() -> None:
