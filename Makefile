@@ -21,7 +21,7 @@ MEASURES ?= $(BIN)/python
 FIGURES := tests/data/h200
 SOURCE := $(VENV)/source/opgauge
 
-.PHONY: run test tests postgresql explore lint demo docs site fuzz figures history lock clean
+.PHONY: run test tests postgresql explore lint demo docs site fuzz figures history trust lock clean
 
 # All is compiled and checked by all cores at once before the first is measured; where it is open who is fastest, two
 # more processes decide.
@@ -56,7 +56,7 @@ $(SOURCE):
 	mkdir -p $@
 	ln -s ../../../tools/package/opgauge/__init__.py ../../../tools/package/opgauge/__main__.py $(foreach part,harness ops web,../../../$(part)) $@
 
-# The committed runs in a dashboard, on a machine without a GPU too: an H200, CPUs, and a history of commits.
+# The committed runs in a dashboard, on a machine without a GPU too: an H200, CPUs, a history of commits, self-tests.
 demo: demo.db
 	$(BIN)/opgauge serve --db sqlite:///demo.db
 
@@ -69,6 +69,16 @@ demo.db: $(VENV)/.run $(wildcard tests/data/*/*.json)
 history: $(VENV)/.run
 	rm -f tests/data/history/*.json
 	$(BIN)/python -m tools.history --commits 24 --plant lerp:0.25:9:5 --plant sign:0.3:20:4
+
+# Self-tests for `make demo`, on the CPU: cheats, equal code, a planted slowdown. Six minutes.
+TRUST := sqlite:///.pytest_cache/trust.db
+QUICK := --device cpu --op scale --op sign --op mean --op flatten --db $(TRUST)
+trust: $(VENV)/.test
+	rm -f .pytest_cache/trust.db*
+	$(BIN)/python -m tests.cheats --db $(TRUST) >/dev/null
+	$(BIN)/opgauge aa --runs 4 $(QUICK)
+	$(BIN)/opgauge inject --slowdown 0.1 $(QUICK)
+	$(BIN)/opgauge export --self-tests --db $(TRUST) -o tests/data/trust/cpu.json
 
 # Generated documentation, from the commands and the committed runs.
 docs: $(VENV)/.run
