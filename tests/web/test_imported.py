@@ -28,7 +28,7 @@ from tests.web.submissions import store_of
 
 ROOT = Path(__file__).parents[2]
 FILES = sorted(path.relative_to(ROOT).as_posix() for path in (ROOT / "tests" / "data").glob("*/*.json"))
-"""Committed runs."""
+"""Committed runs, and self-tests."""
 
 
 def a_file(folder: Path, tool: str) -> Path:
@@ -91,7 +91,7 @@ def test_committed_runs_load_and_show(empty_copy: TestClient) -> None:
 
 
 def test_the_demo_opens_on_the_overview(tmp_path: Path) -> None:
-    """`make demo` imports the committed runs of a GPU, of CPUs and of the history into one project."""
+    """`make demo` imports the committed runs of a GPU, of CPUs and of the history into one project, and self-tests."""
     command = ["make", "--dry-run", "--old-file=.venv/.run", f"--what-if={FILES[0]}", "VENV=.venv", "demo.db"]
     variables = {name: value for name, value in os.environ.items() if name not in {"MAKEFLAGS", "MFLAGS"}}
     done = subprocess.run(command, cwd=ROOT, env=variables, capture_output=True, text=True, check=True)
@@ -101,8 +101,10 @@ def test_the_demo_opens_on_the_overview(tmp_path: Path) -> None:
         imported = run_here(*arguments, cwd=ROOT, variables={})
         assert imported.returncode == 0, imported.stderr
         with TestClient(create_app(Settings(database=url))) as client:
-            page, runs = client.get("/").text, reader_of(client).history().runs
-    assert len(runs) == len(FILES)
+            page, trust = (client.get(path).text for path in ("/", "/trust"))
+            runs = reader_of(client).history().runs
+    assert len(runs) == sum("/trust/" not in file for file in FILES)
+    assert "Not tested yet" not in trust
     assert "Standing of every op" in page
     models = {run.environment.model(device) for run in runs for device in ("cpu", "cuda:0")} - {""}
     assert "NVIDIA H200" in models
