@@ -4,14 +4,11 @@ from __future__ import annotations
 
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
 from opgauge.harness.cli.options import Database, database_url
-
-if TYPE_CHECKING:
-    from opgauge.harness.store import Store
 
 
 class Format(StrEnum):
@@ -58,7 +55,11 @@ def export(
         raise typer.BadParameter("--format parquet needs --output: it is not text")
     with Store.open(database_url(db)) as store:
         if self_tests:
-            _export_self_tests(store, output)
+            from opgauge.harness.interchange.self_test_file import self_test_file
+            from opgauge.harness.store.self_tests import KINDS, list_self_tests
+
+            tests = [one for kind in KINDS for one in list_self_tests(store.engine, kind)]
+            _write(as_json(self_test_file(tests)), output, f"{len(tests)} self-tests")
             return
         found = store.find_run(run)
         results, reached = store.results(found.id, samples=samples), store.ceilings(found.id)
@@ -67,28 +68,19 @@ def export(
         from opgauge.harness.interchange.exporting import write_parquet
 
         write_parquet(flat, output)
+        typer.echo(f"{len(results)} results in {output}", err=True)
     else:
         text = as_json(whole_run(found, results, reached)) if samples else _text(form, flat)
-        if output is None:
-            typer.echo(text.rstrip("\n"))
-        else:
-            output.write_text(text, encoding="utf-8")
-    if output is not None:
-        typer.echo(f"{len(results)} results in {output}", err=True)
+        _write(text, output, f"{len(results)} results")
 
 
-def _export_self_tests(store: Store, output: Path | None) -> None:
-    from opgauge.harness.interchange.self_test_file import self_test_file
-    from opgauge.harness.report.export import as_json
-    from opgauge.harness.store.self_tests import KINDS, list_self_tests
-
-    tests = [one for kind in KINDS for one in list_self_tests(store.engine, kind)]
-    text = as_json(self_test_file(tests))
+def _write(text: str, output: Path | None, what: str) -> None:
+    """Write to a file, and say to standard error what is there now; to standard output if there is no file."""
     if output is None:
         typer.echo(text.rstrip("\n"))
     else:
         output.write_text(text, encoding="utf-8")
-        typer.echo(f"{len(tests)} self-tests in {output}", err=True)
+        typer.echo(f"{what} in {output}", err=True)
 
 
 def _text(form: Format, flat: list[dict[str, Any]]) -> str:

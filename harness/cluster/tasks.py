@@ -170,6 +170,8 @@ class _Dispatcher:
         most, most_light = PREFETCHED * devices, 0
         if waiting[0].backend != "cpu":
             most, most_light = most + host.slots[REFERENCE], host.slots[REFERENCE] // PER_LIGHT
+        if len(ahead) >= most:
+            return
         given = islice(waiting, max(0, len(waiting) - (devices - host.tasks)))
         free = deque(task for task in given if task.case is not None and not task.host and not task.tries)
         for _ in range(min(most - len(ahead), len(free))):

@@ -70,7 +70,7 @@ def mixed(array: Array) -> int:
 
 def in_place(array: Any) -> Any:
     """A NumPy or CuPy array that shares the memory of an array of torch, JAX or Numba; others unchanged."""
-    root = _root(array)
+    root = root_of(array)
     if root in {"numpy", "cupy"}:
         return array
     if root != "torch":
@@ -97,10 +97,11 @@ def _exported(array: Any) -> Any:
 
 def module_of(array: Any) -> Any:
     """The module of an array: NumPy or CuPy."""
-    return import_module(_root(array))
+    return import_module(root_of(array))
 
 
-def _root(array: Any) -> str:
+def root_of(array: Any) -> str:
+    """Name of the library that an array belongs to."""
     return type(array).__module__.partition(".")[0]
 
 

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from opgauge.harness.worker.bits import root_of
 from opgauge.ops._core.backend import cupy
 from opgauge.ops._core.op import Array
 
@@ -52,7 +53,7 @@ class Pair(NamedTuple):
 
 def is_flat(array: Any) -> bool:
     """Whether an array is CuPy's, and its elements lie in the order of its axes."""
-    return type(array).__module__.partition(".")[0] == "cupy" and bool(array.flags.c_contiguous)
+    return root_of(array) == "cupy" and bool(array.flags.c_contiguous)
 
 
 def slices(array: Any, axis: int, start: int, length: int) -> Region:
@@ -70,13 +71,12 @@ def exchange(array: Any, axis: int, first: int, second: int, length: int) -> Non
     """Exchange two ranges of `length` slices that do not overlap."""
     region = slices(array, axis, first, length)
     distance = slices(array, axis, second, length).offset - region.offset
-    word, words = _words(array)
-    _launch(f"exchange<{word}>", array, [region], (array,), np.uint64(distance * words))
+    _launch("exchange", [region], (array,), np.uint64(distance * _words(array)[1]))
 
 
 def fill(flat: Any, regions: Sequence[Region], value: int) -> None:
     """Fill regions of bytes with a value from 0 to 255."""
-    _launch("fill<unsigned char>", flat, regions, (flat,), np.uint32(value))
+    _launch("fill", regions, (flat,), np.uint32(value))
 
 
 def differ(pairs: Iterable[Pair]) -> bool:
@@ -85,7 +85,7 @@ def differ(pairs: Iterable[Pair]) -> bool:
     if any(got.shape != wanted.shape or got.dtype != wanted.dtype for got, wanted, _ in listed):
         return True
     for got, wanted, regions in listed:
-        _launch(f"compare<{_words(got)[0]}>", got, regions, (got, wanted), flag)
+        _launch("compare", regions, (got, wanted), flag)
     if not int(flag.get()[0]):
         return False
     flag.fill(0)
@@ -99,13 +99,13 @@ def pack(regions: Sequence[Region], words: int) -> Array:
     return np.array(([*found, *empty], len(found)), REGIONS)
 
 
-def _launch(kernel: str, array: Any, regions: Sequence[Region], arrays: tuple[Any, ...], last: Any) -> None:
-    """Launch a kernel on regions of `array`'s elements, if there are any; `last` is its last argument."""
-    words = _words(array)[1]
+def _launch(kernel: str, regions: Sequence[Region], arrays: tuple[Any, ...], last: Any) -> None:
+    """Launch a kernel on regions of elements of the arrays, if there are any; `last` is its last argument."""
+    word, words = _words(arrays[0])
     longest = max((one.rows * one.length for one in regions), default=0) * words
     if longest:
         blocks = min(-(-longest // THREADS), MOST_BLOCKS)
-        _function(_device(), kernel)((blocks,), (THREADS,), (*arrays, pack(regions, words), last))
+        _function(_device(), f"{kernel}<{word}>")((blocks,), (THREADS,), (*arrays, pack(regions, words), last))
 
 
 def _words(array: Any) -> tuple[str, int]:
