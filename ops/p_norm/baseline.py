@@ -59,8 +59,10 @@ def p_norm_grad(
     elif p == 1:
         dx[...] = xp.sign(x) * dy
     elif p < 1:
-        # a power of the ratio: that of a small x alone overflows
-        dx[...] = xp.where((x == 0) | (y == 0), 0, (xp.abs(x) / y) ** (p - 1) * xp.sign(x) * dy)
+        # a power of the ratio: that of a small x alone overflows, as does that of a ratio of 0, and 0 times that is NaN
+        ratio = xp.abs(x) / y
+        lost = (x == 0) | (y == 0) | ((ratio == 0) & (dy == 0) & (y < inf))
+        dx[...] = xp.where(lost, 0, ratio ** (p - 1) * xp.sign(x) * dy)
     else:
         scale = xp.where(y == 0, 0, dy * y ** (1 - p))
         dx[...] = xp.abs(x) ** (p - 1) * xp.sign(x) * scale

@@ -90,6 +90,13 @@ def exact_sign(value: complex) -> complex:
         return complex(float(real / size), float(imaginary / size))
 
 
+def test_a_composite_without_gradient_has_none_where_a_ratio_vanishes() -> None:
+    """Below order 1 the power of a ratio of 0 is infinite, and no gradient of y times that is 0."""
+    largest = dtype_info("float32").largest
+    case = case_of("p_norm_grad", {"x": (3, 1)}, "float32", porder=0.5, axis=0)
+    assert complaint(case, inputs_of(case, x=[largest, 1e-30, largest**0.5], dy=[0.0]), "baseline") == ""
+
+
 @pytest.mark.parametrize("p", [0.5, 2.0, 3.0, 10.0, 60.0, -2.0])
 @pytest.mark.parametrize(
     "values", [[1e200, 1.0, 1.0], [1e-200, 2e-200, 1e-190], [1e38, 1e20, 3e38], [1e308, 1e308, 0.5]]
