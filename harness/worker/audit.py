@@ -23,7 +23,7 @@ from opgauge.harness.worker.input_changes import FreshValues, InputChange, Input
 from opgauge.harness.worker.inputs import Inputs, on_host
 from opgauge.harness.worker.left_threads import others_ns
 from opgauge.harness.worker.nearness import is_near
-from opgauge.harness.worker.regions import Pair, Region, differ, is_flat, run, slices
+from opgauge.harness.worker.regions import Pair, differ, is_flat, moved, run, slices
 from opgauge.harness.worker.time_share import TimeShare
 from opgauge.harness.worker.variation import Exchange, along, expect_slices, find_variation, take
 from opgauge.harness.worker.verify import Expected, check, expect
@@ -155,8 +155,7 @@ class Audit:
         self._change = change
         outputs = self._attempt.outputs(returned)
         if values is None:
-            with self.changes.expecting(change, self._attempt.accepted):
-                self._agree(outputs, change)
+            self._known(outputs, change)
         self.undo()
 
     def _compare(self, outputs: Mapping[str, Any], change: InputChange) -> None:
@@ -164,8 +163,8 @@ class Audit:
         if change.fresh is not None:
             self._judge_fresh(outputs, change.fresh)
             return
-        with self.changes.expecting(change, self._attempt.accepted):
-            if not self._agree(outputs, change):
+        if not self._known(outputs, change):
+            with self.changes.expecting(change, self._attempt.accepted):
                 self._judge(outputs, change)
 
     def _judge_fresh(self, outputs: Mapping[str, Any], fresh: FreshValues) -> None:
@@ -239,26 +238,28 @@ class Audit:
             reason = f"{found.reason} (on inputs of which a few elements matter)"
             raise WrongError(reason, replace(found, reason=reason))
 
-    def _agree(self, outputs: Mapping[str, Any], change: InputChange) -> bool:
-        """Whether outputs have the expected bits: all of them, or the changed and poisoned ones."""
+    def _known(self, outputs: Mapping[str, Any], change: InputChange) -> bool:
+        """Whether outputs have the bits expected of the changed inputs: all of them, or the changed and poisoned ones.
+
+        On a GPU one launch compares them, with exchanged slices of the accepted outputs where they are.
+        """
         accepted = self._attempt.accepted
         if outputs.keys() != accepted.keys():
             return False
-        if all(is_flat(array) and is_flat(outputs[name]) for name, array in accepted.items()):
-            return not differ(
-                Pair(outputs[name], array, self._regions(name, array, change)) for name, array in accepted.items()
+        if not change.is_scaled and all(is_flat(array) and is_flat(outputs[name]) for name, array in accepted.items()):
+            return not differ(self._pair(name, outputs[name], array, change) for name, array in accepted.items())
+        with self.changes.expecting(change, accepted):
+            if change.whole or any(
+                isinstance(accepted[name], np.ndarray) != isinstance(one, np.ndarray) for name, one in outputs.items()
+            ):
+                return all(has_bits(array, accepted[name]) for name, array in outputs.items())
+            return all(
+                has_bits(got, want)
+                for name, array in outputs.items()
+                for got, want in zip(
+                    self._parts(name, array, change), self._parts(name, accepted[name], change), strict=True
+                )
             )
-        if change.whole or any(
-            isinstance(accepted[name], np.ndarray) != isinstance(one, np.ndarray) for name, one in outputs.items()
-        ):
-            return all(has_bits(array, accepted[name]) for name, array in outputs.items())
-        return all(
-            has_bits(got, want)
-            for name, array in outputs.items()
-            for got, want in zip(
-                self._parts(name, array, change), self._parts(name, accepted[name], change), strict=True
-            )
-        )
 
     def _parts(self, name: str, array: Any, change: InputChange) -> Iterator[Any]:
         """Slices of an output that were exchanged, and its poisoned parts."""
@@ -270,15 +271,16 @@ class Audit:
         for part in self._attempt.buffers.poisoned.get(name, ()):
             yield flat[part]
 
-    def _regions(self, name: str, array: Any, change: InputChange) -> list[Region]:
-        """Regions of an output that are compared."""
-        if change.whole:
-            return [run(0, array.size)]
-        variation, found = self._variation, []
-        if isinstance(variation, Exchange) and change.pair:
-            found = [slices(array, variation.outputs[name], start, change.length) for start in change.pair]
-        parts = self._attempt.buffers.poisoned.get(name, ())
-        return [*found, *(run(part.start, min(part.stop, array.size)) for part in parts)]
+    def _pair(self, name: str, got: Any, wanted: Any, change: InputChange) -> Pair:
+        """An output and the accepted one, of which exchanged slices are not yet exchanged, and what is compared."""
+        found, exchanged = [], None
+        if isinstance(self._variation, Exchange) and change.pair:
+            axis = self._variation.outputs[name]
+            found = [slices(got, axis, start, change.length) for start in change.pair]
+            exchanged = moved(got, axis, *change.pair, change.length)
+        poisoned = () if change.whole else self._attempt.buffers.poisoned.get(name, ())
+        found += (run(part.start, min(part.stop, got.size)) for part in poisoned)
+        return Pair(got, wanted, [run(0, got.size)] if change.whole else found, exchanged)
 
     def _judge(self, outputs: Mapping[str, Any], change: InputChange) -> None:
         """Judge outputs that differ from the expected ones in some bits; raises WrongError.
@@ -290,7 +292,8 @@ class Audit:
             return
         begun = perf_counter()
         if not (self._is_loosely_right(outputs) and self._are_slices_right(outputs, change)):
-            found = check(on_host(outputs), self._expected_now(), self._attempt.kernel.relaxed)
+            expected = self._expected_now() if change.pair or change.is_scaled else self._reference()
+            found = check(on_host(outputs), expected, self._attempt.kernel.relaxed)
             if not found.ok:
                 reason = f"{found.reason} ({WHEN})"
                 raise WrongError(reason, replace(found, reason=reason))

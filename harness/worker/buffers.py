@@ -14,7 +14,7 @@ from opgauge.harness.case.case import Case, InputSpec
 from opgauge.harness.worker.bits import digest, has_bits
 from opgauge.harness.worker.draws import Draws
 from opgauge.harness.worker.inputs import ALIGNMENT, PAGE, empty_bytes, place
-from opgauge.harness.worker.regions import fill, is_flat, run
+from opgauge.harness.worker.regions import Operation, filling, is_flat, perform, run
 from opgauge.ops import dtype_info
 from opgauge.ops._core.backend import to_numpy
 from opgauge.ops._core.op import Array
@@ -84,19 +84,21 @@ class Buffers:
 
     def poison_parts(self, rng: np.random.Generator) -> None:
         """Fill some parts of each output with garbage, always the last elements; `poisoned` lists the elements."""
+        operations: list[Operation] = []
         for name, out in self.out.items():
             length = max(1, PART_BYTES // out.itemsize)
-            starts = [*(int(one) for one in rng.integers(0, max(out.size, 1), PARTS)), max(out.size - length, 0)]
+            starts = [*rng.integers(0, max(out.size, 1), PARTS).tolist(), max(out.size - length, 0)]
             self.poisoned[name] = tuple(slice(start, start + length) for start in starts)
             kind = dtype_info(self._specs[name].dtype).kind
             poison = POISONS[int(rng.integers(len(POISONS)))][0 if kind in ("float", "complex") else 1]
             flat, size = self._guarded[name][GUARD:-GUARD], out.itemsize
             ends = [(start * size, min((start + length) * size, flat.size)) for start in starts]
             if is_flat(flat):
-                fill(flat, [run(*end) for end in ends], poison)
+                operations += filling(flat, (run(*end) for end in ends), poison)
                 continue
             for start, stop in ends:
                 flat[start:stop] = poison
+        perform(operations)
 
     @contextmanager
     def decoy(self) -> Iterator[None]:

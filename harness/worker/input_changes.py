@@ -8,7 +8,7 @@ a reference of their own.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -19,7 +19,7 @@ from opgauge.harness.case.case import Case
 from opgauge.harness.worker.draws import Draw, Draws
 from opgauge.harness.worker.emphasis import allow_lost, emphasize, emphasize_all, write_inputs
 from opgauge.harness.worker.inputs import Inputs, on_host, with_derived
-from opgauge.harness.worker.regions import exchange, is_flat
+from opgauge.harness.worker.regions import exchanging, is_flat, perform
 from opgauge.harness.worker.variation import (
     LARGE_SLICE,
     Exchange,
@@ -126,9 +126,8 @@ class InputChanges:
         """Change inputs, or the expected outputs; not for fresh values."""
         variation = self.variation
         if isinstance(variation, Exchange) and change.pair:
-            for name, axis in (variation.inputs if is_input else variation.outputs).items():
-                if name in arrays:
-                    _exchange(arrays[name], axis, *change.pair, change.length)
+            axes = variation.inputs if is_input else variation.outputs
+            _exchange(((arrays[name], axis) for name, axis in axes.items() if name in arrays), change)
         elif isinstance(variation, Scaling) and change.is_scaled:
             factors = dict.fromkeys(variation.inputs, float(variation.factor)) if is_input else variation.outputs
             for name, factor in factors.items():
@@ -297,16 +296,21 @@ def scale_floats(flat: Any, factor: float) -> None:
     bits[...] = table[bits]
 
 
-def _exchange(array: Any, axis: int, first: int, second: int, length: int) -> None:
-    """Exchange two ranges of slices."""
-    if is_flat(array):
-        exchange(array, axis, first, second, length)
+def _exchange(along_axes: Iterable[tuple[Any, int]], change: InputChange) -> None:
+    """Exchange the two ranges of slices of each array along its axis."""
+    if change.pair is None:
         return
-    here = array[along(axis, slice(first, first + length))]
-    there = array[along(axis, slice(second, second + length))]
-    beside = here.copy()
-    here[...] = there
-    there[...] = beside
+    (first, second), length, operations = change.pair, change.length, []
+    for array, axis in along_axes:
+        if is_flat(array):
+            operations.append(exchanging(array, axis, first, second, length))
+            continue
+        here = array[along(axis, slice(first, first + length))]
+        there = array[along(axis, slice(second, second + length))]
+        beside = here.copy()
+        here[...] = there
+        there[...] = beside
+    perform(operations)
 
 
 def _multiply(array: Any, factor: float) -> None:
