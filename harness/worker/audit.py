@@ -37,7 +37,7 @@ SHARE, DEVICE_SHARE = 0.02, 0.04
 Both are done at least once; parts of the outputs are poisoned and compared each time. A GPU has no single calls beside
 the samples, so it gets more.
 """
-DEVICE_FRESH_S = 0.03
+DEVICE_FRESH_S = 0.015
 """Seconds for fresh values per trial on a GPU, if its share is less."""
 SMALL_BYTES = 64 << 10
 """Size up to which outputs are poisoned and compared whole each time."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from functools import cache
-from math import prod
+from math import gcd, prod
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -24,8 +24,8 @@ KERNEL = "perform"
 """The kernel."""
 THREADS, MOST_BLOCKS = 256, 1024
 """Block, and most blocks per operation."""
-WORDS = (8, 4, 2, 1)
-"""Bytes of a word, largest first."""
+LARGEST_WORD = 8
+"""Bytes of the largest word."""
 EXCHANGE, FILL, COMPARE = range(3)
 """`Kind` of the kernel."""
 FIELDS, OPERATIONS = 14, 36
@@ -112,7 +112,7 @@ def filling(flat: Any, regions: Iterable[Region], value: int) -> Iterator[Operat
     """Fill regions of bytes with a value from 0 to 255."""
     address = _address(flat)
     for offset, rows, pitch, length in regions:
-        word = next(each for each in WORDS if not any(one % each for one in (address + offset, pitch, length)))
+        word = gcd(address + offset, pitch, length, LARGEST_WORD)
         number = int.from_bytes(bytes([value]) * word, "little")
         yield Operation(FILL, word, address + offset, 0, 0, rows, pitch // word, length // word, number)
 
@@ -166,7 +166,7 @@ def _scaled(region: Region, words: int) -> Region:
 
 def _words(array: Any) -> tuple[int, int]:
     """Bytes of the words of an array, and words per element."""
-    word = min(int(array.itemsize), WORDS[0])
+    word = min(int(array.itemsize), LARGEST_WORD)
     return word, int(array.itemsize) // word
 
 
