@@ -32,7 +32,8 @@ class Trial(NamedTuple):
     """A case and how it is run: whether arrays begin one element late, how many blocks are under way at once.
 
     ties: of a norm of porder +-inf. vectors: even a small sum is taken in vectors, by large blocks, a gradient by
-    threads of two, one whose ties are counted by blocks that share none, and mixing of weight tensors by large blocks.
+    threads of two, one whose ties are counted by blocks that share none, mixing of weight tensors by large blocks, and
+    pointwise ops at odd addresses by several elements per thread.
     """
 
     case: Case
@@ -64,6 +65,7 @@ class Trial(NamedTuple):
                 patch.setattr(rows, "ONCE_BYTES", 0)
                 patch.setattr(lerp, "LARGE_BYTES", 0)
                 patch.setattr(pointwise, "FEW", 0)
+                patch.setattr(pointwise, "APART_FROM", 0)
             patch.setattr(lerp, "FEW_ELEMENTS", 0 if self.vectors else lerp.FEW_ELEMENTS)
             patch.setattr(lerp_grad, "FEW_ELEMENTS", self.seed % 200 and lerp.FEW_ELEMENTS)
             yield

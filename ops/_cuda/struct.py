@@ -18,6 +18,18 @@ DIVISOR = np.dtype([("value", np.uint32), ("multiplier", np.uint32), ("shift", n
 """`Divisor` of `include/divide.cuh`."""
 
 
+class Argument(np.ndarray[Any, Any]):
+    """A struct that is passed to a kernel. CuPy asks for its address, and NumPy would describe all fields each time.
+
+    On a host of an H200 that takes 6 of 13 us per launch.
+    """
+
+    @property
+    def __array_interface__(self) -> dict[str, Any]:
+        """What CuPy reads of it."""
+        return {"data": (self.ctypes.data, False)}
+
+
 def pointer(ctype: str) -> Any:
     """The dtype of a device address that is a `ctype*` in C++."""
     return np.dtype(np.uint64, metadata={"ctype": f"{ctype}*"})
@@ -32,7 +44,7 @@ def divisor(value: int) -> Array:
     """A `Divisor` of `include/divide.cuh`: divides numbers below 2^31 by `value` (1 to 2^31 - 1)."""
     shift = (value - 1).bit_length()
     multiplier = ((1 << 32) * ((1 << shift) - value)) // value + 1
-    return np.array((value, multiplier, shift), DIVISOR)
+    return np.array((value, multiplier, shift), DIVISOR).view(Argument)
 
 
 def pack(dtype: Any, values: Mapping[str, Any]) -> Array:
@@ -41,7 +53,7 @@ def pack(dtype: Any, values: Mapping[str, Any]) -> Array:
     Raises KeyError for a missing field that is no padding.
     """
     fields = ((name, kind) for name, (kind, *_) in dtype.fields.items())
-    return np.array(tuple(_packed(kind, values, name) for name, kind in fields), dtype)
+    return np.array(tuple(_packed(kind, values, name) for name, kind in fields), dtype).view(Argument)
 
 
 def _packed(kind: Any, values: Mapping[str, Any], name: str) -> Any:

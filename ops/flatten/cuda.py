@@ -11,6 +11,7 @@ from opgauge.ops._core.errors import ShapeError
 from opgauge.ops._core.kernel import Bound
 from opgauge.ops._core.registry import kernel
 from opgauge.ops._cuda.pointwise import (
+    APART_BYTES,
     AXES,
     AXES_COMPILED,
     CONSTANTS,
@@ -32,7 +33,12 @@ SOURCE = CudaSource(
     __file__,
     "kernels.cu",
     (
-        *(f"copy_vectors<{extent}>" for extent in extents(VECTOR_BYTES)),
+        *(f"copy<{WORDS[1]}, {VECTOR_BYTES}, {extent}>" for extent in extents(VECTOR_BYTES)),
+        *(
+            f"copy<{word}, {VECTOR_BYTES // nbytes}, APART>"
+            for nbytes, word in WORDS.items()
+            if nbytes in APART_BYTES[1:]
+        ),
         *(f"gather<{word}, {axes}>" for word in WORDS.values() for axes in AXES_COMPILED),
     ),
     constants={**CONSTANTS, "AXES": AXES},
@@ -51,11 +57,13 @@ def flatten(*, x: Any, start_axis: int, stop_axis: int, copy: bool, out: dict[st
     if x.size == 0:
         return lambda: None
     aligned = x.data.ptr % VECTOR_BYTES == 0 and result.data.ptr % VECTOR_BYTES == 0
-    if x.flags.c_contiguous and aligned:
-        extent, grid, block, numbers = flat(x.nbytes, VECTOR_BYTES, 1)
-        function = SOURCE.function(f"copy_vectors<{extent}>")
-        return lambda: function(grid, block, (x, result, *numbers))
     itemsize = x.dtype.itemsize
+    if x.flags.c_contiguous:
+        launch = flat(x.nbytes, VECTOR_BYTES, 1) if aligned else flat(x.size, 1, itemsize)
+        if aligned or launch.extent == "APART":
+            word = WORDS[1 if aligned else itemsize]
+            function = SOURCE.function(f"copy<{word}, {launch.width}, {launch.extent}>")
+            return lambda: function(launch.grid, launch.block, (x, result, *launch.numbers))
     merged = merge_strides(x.shape, tuple(step // itemsize for step in x.strides))
     if len(merged.lengths) > AXES:
         msg = f"a strided tensor of {len(merged.lengths)} axes that cannot be merged; up to {AXES} are gathered"

@@ -2,14 +2,14 @@
 #include "flat.cuh"
 #include "strides.cuh"
 
-// copy_vectors: 16 bytes per thread, and a byte per thread after them.
-// Layout   x, out contiguous, as bytes                Grid, Block  as in flat.cuh
-// Needs    both aligned to 16 bytes; EXTENT, vectors, threads and evict_last_blocks as in flat.cuh      Writes  out[bytes]
-template <Extent EXTENT>
-__global__ void __launch_bounds__(FLAT_THREADS) copy_vectors(
-    const unsigned char* __restrict__ x, unsigned char* __restrict__ out, long long vectors, long long threads,
+// copy: 16 bytes per thread, and a byte per thread after them; APART, words of an element's width.
+// Layout   x, out contiguous                          Grid, Block  as in flat.cuh
+// Needs    EXTENT, vectors, threads and evict_last_blocks as in flat.cuh; both aligned unless APART      Writes  out
+template <typename W, int V, Extent EXTENT>
+__global__ void __launch_bounds__(FLAT_THREADS) copy(
+    const W* __restrict__ x, W* __restrict__ out, long long vectors, long long threads,
     unsigned int evict_last_blocks) {
-  const VectorAccess<16, EXTENT> access(vectors, threads, blockIdx.x < evict_last_blocks);
+  const VectorAccess<V, EXTENT> access(vectors, threads, blockIdx.x < evict_last_blocks);
   access.store(out, access.load(x));
 }
 

@@ -62,8 +62,8 @@ def _expressions() -> tuple[str, ...]:
             (threads,) = one_per_thread(1, width)[1]
             kinds = ((tensor, extent) for tensor in FLAGS for extent in extents(width))
             found += [f"lerp_flat<{ctype}, {width}, {tensor}, {extent}, {threads}>" for tensor, extent in kinds]
-            flags = (f"{tensor}, {subtract}" for tensor in FLAGS for subtract in FLAGS)
-            found += [f"grad_flat<{ctype}, {width}, {both}>" for both in flags]
+            flags = [f"{tensor}, {subtract}" for tensor in FLAGS for subtract in FLAGS]
+            found += [f"grad_flat<{ctype}, {width}, {extent}, {both}>" for both in flags for extent in extents(width)]
         found += [
             f"lerp_rows<{ctype}, {WIDTHS[name]}, {x_step}, {y_step}, {step}>"
             for x_step, y_step in STEPS
@@ -111,8 +111,8 @@ def lerp(*, x: Any, y: Any, weight: Any, out: dict[str, Any]) -> Bound:
     operands = (x, y, tensor, result)
     if all(array is None or array.size == result.size for array in operands):
         width = flat_width(result, *operands)
-        extent, grid, block, numbers = flat(result.size, width, x.dtype.itemsize)
-        if tensor is not None and width > 1 and result.nbytes >= LARGE_BYTES:
+        width, extent, grid, block, numbers = flat(result.size, width, x.dtype.itemsize)
+        if tensor is not None and extent != "APART" and width > 1 and result.nbytes >= LARGE_BYTES:
             extent, grid, block = "LARGE", (-(-int(numbers[1]) // LARGE_THREADS),), (LARGE_THREADS,)
         function = SOURCE.function(f"lerp_flat<{ctype}, {width}, {flag(tensor is not None)}, {extent}, {block[0]}>")
         arguments = (*operands, number, *numbers)

@@ -17,7 +17,7 @@ from opgauge.ops._core.op import Array, Params, Shape, Shapes
 from opgauge.ops._core.plans import announce
 from opgauge.ops._core.registry import kernel
 from opgauge.ops._core.tuning import declare
-from opgauge.ops._cuda.pointwise import AXES, THREADS, axes_struct, one_per_thread, strided, strides_struct
+from opgauge.ops._cuda.pointwise import AXES, THREADS, axes_struct, flat, strided, strides_struct
 from opgauge.ops._cuda.reduction.problem import GRID_RESIDENT
 from opgauge.ops._cuda.reduction.rows import collectors
 from opgauge.ops._cuda.source import CudaSource, flag, multiprocessors, whole_vector
@@ -200,13 +200,13 @@ def _unsummed(dout: Any, weight: Any, dx: Any, dy: Any, *, subtract: bool) -> Bo
     wide, ctype = accumulating(dout), CTYPES[dout.dtype.name]
     tensor, number = split_weight(weight, wide)
     if tensor is None or tensor.shape == dout.shape:
-        width = whole_vector(dout, dout.size, tensor, dx, dy)
-        grid, block = one_per_thread(dout.size // width, width)
+        width = whole_vector(dout, tensor, dx, dy)
+        launch = flat(dout.size, width, dout.dtype.itemsize, is_kept=True)
         flags = f"{flag(tensor is not None)}, {flag(subtract)}"
-        function = SOURCE.function(f"grad_flat<{ctype}, {width}, {flags}>")
+        function = SOURCE.function(f"grad_flat<{ctype}, {launch.width}, {launch.extent}, {flags}>")
         rest = wide(1 - weight) if tensor is None else wide(0)
-        arguments: tuple[Any, ...] = (dout, tensor, dx, dy, number, rest, np.int64(dout.size // width))
-        return lambda: function(grid, block, arguments)
+        arguments: tuple[Any, ...] = (dout, tensor, dx, dy, number, rest, *launch.numbers[:2])
+        return lambda: function(launch.grid, launch.block, arguments)
     steps = merge_operands(dout.shape, tensor.shape)
     width = whole_vector(dout, dout, dx, dy) if dout.size > FEW_ELEMENTS else 1
     function = SOURCE.function(f"grad_broadcast<{ctype}, {width}>")

@@ -111,15 +111,15 @@ __global__ void __launch_bounds__(flat_threads<V>()) lerp_broadcast(
   }
 }
 
-// grad_flat: a vector per thread, without sums.
+// grad_flat: a vector of V elements per thread, and an element per thread after them, without sums.
 // Layout   dout, dx, dy flat, weight a TENSOR or `number`; rest: 1 - number      Grid, Block  as in flat.cuh
 // Writes   dx, dy, each unless null. SUBTRACT: dx = dout - dy, the design document's formula
-template <typename T, int V, bool TENSOR, bool SUBTRACT>
+template <typename T, int V, Extent EXTENT, bool TENSOR, bool SUBTRACT>
 __global__ void __launch_bounds__(flat_threads<V>()) grad_flat(
     const T* __restrict__ dout, const T* __restrict__ weight, T* __restrict__ dx, T* __restrict__ dy, Wide<T> number,
-    Wide<T> rest, long long vectors) {
+    Wide<T> rest, long long vectors, long long threads) {
   using A = Wide<T>;
-  const VectorAccess<V, VECTORS> access(vectors, vectors);
+  const VectorAccess<V, EXTENT> access(vectors, threads);
   const Vector<T, V> given = access.load(dout);
   Vector<T, V> parts, first, second;
   if constexpr (TENSOR) parts = access.load(weight);

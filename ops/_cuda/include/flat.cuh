@@ -1,5 +1,5 @@
 // Flat pointwise kernels: a vector per thread, and an element per thread after the last vector.
-// Grid: threads / flat_threads<V>(); block: flat_threads<V>()
+// Grid: threads / flat_threads<V>(); block: flat_threads<V>(). APART: size / V / flat_threads<V>()
 #pragma once
 #include "vector.cuh"
 
@@ -13,7 +13,8 @@ constexpr int flat_threads() {
 // Extent of a launch. ANY: fewer than 2^31 elements, so that indices have 32 bits. VECTORS: no elements after the last
 // vector. LARGE: 2^31 elements or more, or a result that exceeds the evict_last share of L2. Then only some blocks store
 // with evict_last, and no loads use it: as fast from memory as evict_last everywhere, and up to 7 % faster from cache.
-enum Extent { ANY, VECTORS, LARGE };
+// APART: fewer than 2^31 elements at any address: the elements of a thread lie a block apart, and are accessed one by one.
+enum Extent { ANY, VECTORS, LARGE, APART };
 
 template <Extent EXTENT>
 struct Indexed {
@@ -58,5 +59,30 @@ struct VectorAccess {
       store_where<T, V, false>(to + at, vector, valid && whole);
     }
     if constexpr (SINGLES) store_where<T, 1, false>(to + at, {vector.at[0]}, valid && !whole);
+  }
+};
+
+template <int V, int THREADS>
+struct VectorAccess<V, APART, THREADS> {
+  unsigned int at, last;
+
+  // elements: of each tensor, at least one
+  __device__ __forceinline__ VectorAccess(long long, long long elements, bool = true)
+      : at(blockIdx.x * (THREADS * V) + threadIdx.x), last(static_cast<unsigned int>(elements) - 1) {}
+
+  template <typename T>
+  __device__ __forceinline__ Vector<T, V> load(const T* from) const {
+    Vector<T, V> found;
+#pragma unroll
+    for (int i = 0; i < V; ++i) found.at[i] = from[min(at + i * THREADS, last)];
+    return found;
+  }
+
+  template <typename T>
+  __device__ __forceinline__ void store(T* to, const Vector<T, V>& vector) const {
+#pragma unroll
+    for (int i = 0; i < V; ++i) {
+      if (at + i * THREADS <= last) to[at + i * THREADS] = vector.at[i];
+    }
   }
 };

@@ -2,7 +2,7 @@
 #pragma once
 #include "reduce.cuh"
 
-// ELEMENTS_EACH, loads of a lane in flight, and DIGITS are defined by ops/_cuda/reduction/elements.py.
+// DIGITS is defined by ops/_cuda/reduction/elements.py.
 
 // Conversion of an index over several axes to an offset, innermost axis first; the outermost of the `count` axes needs no
 // length.
@@ -64,10 +64,10 @@ __device__ __forceinline__ bool reduces_last(const Elements<P>& x) {
 
 // reduce_elements_lanes: 2^bits lanes of a block reduce one result.
 // Layout   x by Elements<P>; results and length below 2^31      Grid  results / (threads / lanes) × splits
-// Block    a power of two of threads, or whole warps for BY_ROW   Needs  length ≤ ELEMENTS_EACH · lanes for BY_ROW and BY_COLUMN
+// Block    a power of two of threads, or whole warps for BY_ROW   Needs  length ≤ EACH · lanes for BY_ROW and BY_COLUMN
 // Writes   out[results]; with splits, partials[splits][results] and counters[grid x], which it leaves zero
-// Why      all loads of a lane are in flight together, without masks of vectors
-template <typename F, Pattern P>
+// Why      all EACH loads of a lane are in flight together, without masks of vectors
+template <typename F, Pattern P, int EACH>
 __global__ void __launch_bounds__(REDUCE_THREADS) reduce_elements_lanes(
     const typename F::Input* __restrict__ x, const typename F::Input* __restrict__ second,
     typename F::Output* __restrict__ out, F f, Elements<P> elements, int results, int bits, int share,
@@ -85,16 +85,16 @@ __global__ void __launch_bounds__(REDUCE_THREADS) reduce_elements_lanes(
   const T* const other = F::TWO ? second + first_of(elements, own) : from;
   Acc mine = f.identity(), apart = f.identity();  // two independent chains of additions
   const auto take = [&](int first, int end) {
-    VectorWord<T, 1> one[ELEMENTS_EACH], two[ELEMENTS_EACH];
+    VectorWord<T, 1> one[EACH], two[EACH];
 #pragma unroll
-    for (int j = 0; j < ELEMENTS_EACH; ++j) {
+    for (int j = 0; j < EACH; ++j) {
       const int index = first + (j << bits);
       const long long offset = offset_in(elements, index);
       one[j] = fetch_where<T, 1, false>(from + offset, index < end);
       if constexpr (F::TWO) two[j] = fetch_where<T, 1, false>(other + offset, index < end);
     }
 #pragma unroll
-    for (int j = 0; j < ELEMENTS_EACH; ++j) {
+    for (int j = 0; j < EACH; ++j) {
       if (first + (j << bits) >= end) continue;
       const T a = as_vector<T, 1>(one[j]).at[0], b = F::TWO ? as_vector<T, 1>(two[j]).at[0] : a;
       Acc& sum = j % 2 == 0 ? mine : apart;
@@ -103,7 +103,7 @@ __global__ void __launch_bounds__(REDUCE_THREADS) reduce_elements_lanes(
   };
   if constexpr (LOOPS) {
     const int begin = share * blockIdx.y, end = min(elements.length, begin + share);
-    for (int first = begin + lane; first < end; first += ELEMENTS_EACH << bits) take(first, end);
+    for (int first = begin + lane; first < end; first += EACH << bits) take(first, end);
   } else {
     take(lane, elements.length);
   }

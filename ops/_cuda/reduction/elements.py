@@ -20,15 +20,18 @@ from opgauge.ops._cuda.reduction.problem import (
 )
 from opgauge.ops._cuda.struct import DIVISOR, pack
 
-ELEMENTS_EACH, ELEMENTS_LENGTH = 8, 256
-"""Loads in flight per lane, and maximum length of a sum. Few rows are limited by the block's loads only, unless
-they are whole vectors of 4-byte elements: masked vectors cost 15 to 35 %, whole ones of two bytes 10 %."""
+ELEMENTS_EACH, FEWEST_EACH, ELEMENTS_LENGTH = 8, 2, 256
+"""Loads in flight per lane, those of the shortest sums, and maximum length of a sum. Few rows are limited by the
+block's loads only, unless they are whole vectors of 4-byte elements: masked vectors cost 15 to 35 %, whole ones of two
+bytes 10 %."""
 ELEMENTS_THREADS, ELEMENTS_BLOCKS = 128, 8
 """Threads per block; blocks per multiprocessor below which several blocks share a result."""
 SHORT_BYTES = 96
 """Maximum bytes of a row of partial vectors, or of a column, for which single elements are as fast as vectors."""
 ODD_ROWS = range(513, 1153)
 """Length in 4-byte elements of unaligned rows that are read element by element: masked vectors cost 5 to 7 %."""
+SINGLE_SUMS = ("BY_ROW", "BY_COLUMN")
+"""Patterns of which a lane reads all of its elements at once."""
 DIGITS = 6
 """Maximum number of merged axes, retained or reduced, of `reduce_elements_lanes`."""
 DIGITS_STRUCT = np.dtype(
@@ -64,11 +67,22 @@ def _lane_bits(length: int, most: int) -> int:
     return min((-(-length // ELEMENTS_EACH) - 1).bit_length(), most)
 
 
+def elements_templates(*patterns: str) -> list[str]:
+    """Template arguments of reduce_elements_lanes after the functor."""
+    return [
+        f"{pattern}, {each}"
+        for pattern in patterns
+        for each in ((FEWEST_EACH, ELEMENTS_EACH) if pattern in SINGLE_SUMS else (ELEMENTS_EACH,))
+    ]
+
+
 def _elements(problem: ReduceProblem, pattern: str, struct: Array, bits: int, threads: int, reason: str) -> ReducePlan:
     count, length = problem.axes.count, problem.axes.length
     numbers = (struct, np.int32(count), np.int32(bits), np.int32(length))
     grid = (-(-count // (threads >> bits)), 1)
-    return ReducePlan("reduce_elements_lanes", pattern, grid, (threads,), numbers, reason, "counters")
+    each = FEWEST_EACH if length <= FEWEST_EACH else ELEMENTS_EACH
+    template = f"{pattern}, {each}"
+    return ReducePlan("reduce_elements_lanes", template, grid, (threads,), numbers, reason, "counters")
 
 
 def few_rows(problem: ReduceProblem, rows: int, length: int) -> ReducePlan | None:
@@ -123,8 +137,8 @@ def any_axes(problem: ReduceProblem, device: GpuSize, reason: str) -> ReducePlan
     struct = _any_struct(axes, innermost=innermost) if layout is None else _two_struct(layout)
     numbers = (struct, np.int32(count), np.int32(bits), np.int32(share))
     grid = (blocks, -(-length // share))
-    pattern = "ANY_AXES" if layout is None else "TWO_GROUPS"
-    return ReducePlan("reduce_elements_lanes", pattern, grid, (THREADS,), numbers, reason, "counters")
+    template = elements_templates("ANY_AXES" if layout is None else "TWO_GROUPS")[0]
+    return ReducePlan("reduce_elements_lanes", template, grid, (THREADS,), numbers, reason, "counters")
 
 
 def _any_struct(axes: MergedAxes, *, innermost: bool) -> Array:

@@ -12,6 +12,7 @@ from opgauge.ops._core.axes import MergedAxes, Reduction
 from opgauge.ops._core.kernel import Bound
 from opgauge.ops._core.op import Array
 from opgauge.ops._core.plans import announce
+from opgauge.ops._cuda.reduction.elements import elements_templates
 from opgauge.ops._cuda.reduction.plan import most_partials, plan
 from opgauge.ops._cuda.reduction.problem import (
     LINE_VECTORS,
@@ -30,7 +31,7 @@ from opgauge.ops._cuda.reduction.rows import (
     once_template,
 )
 from opgauge.ops._cuda.source import CudaSource, multiprocessors
-from opgauge.ops._cuda.struct import pack
+from opgauge.ops._cuda.struct import Argument, pack
 
 COLUMNS_LAYOUT = np.dtype(
     [*((name, np.int64) for name in ("a", "r1", "b", "r2", "c", "share")), ("across", np.uint32), ("unused", np.uint32)]
@@ -67,7 +68,7 @@ def expressions(functor: str, width: int, *, only_rows: bool = False, light: boo
     """Kernel instances that `launch` may need for this functor."""
     flags, paired = ("false", "true"), only_rows
     both = tuple(f"{width}, {streams}, {whole}" for streams, whole in product(flags, flags))
-    found = [("reduce_elements_lanes", pattern) for pattern in ("BY_ROW", "TWO_GROUPS", "ANY_AXES")]
+    found = [("reduce_elements_lanes", one) for one in elements_templates("BY_ROW", "TWO_GROUPS", "ANY_AXES")]
     found += [(f"reduce_rows_{scope}", these) for scope in ("lanes", "grid") for these in both]
     if width == 4:
         found += [("reduce_rows_block", block_template(width, paired=paired, streams=bool(at))) for at in (0, 1)]
@@ -77,7 +78,7 @@ def expressions(functor: str, width: int, *, only_rows: bool = False, light: boo
         threads = (ONE_ROW_THREADS,) if paired else (ONCE_THREADS, ONE_ROW_THREADS)
         found += [("reduce_rows_once", once_template(width, these, paired=paired)) for these in threads]
     if not only_rows:
-        found.append(("reduce_elements_lanes", "BY_COLUMN"))
+        found += [("reduce_elements_lanes", one) for one in elements_templates("BY_COLUMN")]
         found += [("reduce_columns_grid", these) for these in both if these != f"{width}, true, false"]
         found += [("reduce_slabs_block", f"{width}, {streams}") for streams in flags]
     return tuple(f"{kernel}<{functor}, {template}>" for kernel, template in found)
@@ -127,7 +128,7 @@ def launch(
     arrays = (x, out) if columns else (x, second, out)
     counters, partials = workspace, workspace[_counters_bytes(axes) :]
     scratch = {"": (), "flagged": (workspace,), "counters": (counters, partials)}[found.scratch]
-    arguments = (*arrays, functor.value, *found.numbers, *scratch)
+    arguments = (*arrays, functor.value.view(Argument), *found.numbers, *scratch)
     return lambda: function(found.grid, found.block, arguments)
 
 

@@ -17,7 +17,7 @@ from opgauge.ops._cuda.reduction.columns import (
     columns_plan,
     slabs_plan,
 )
-from opgauge.ops._cuda.reduction.elements import DIGITS, ELEMENTS_EACH, any_axes, few_columns
+from opgauge.ops._cuda.reduction.elements import DIGITS, any_axes, few_columns
 from opgauge.ops._cuda.reduction.problem import (
     GRID_RESIDENT,
     LARGEST,
@@ -30,7 +30,6 @@ from opgauge.ops._cuda.reduction.problem import (
 from opgauge.ops._cuda.reduction.rows import ONCE_BLOCKS, ONCE_THREADS, rows_plan, segments_plan
 
 CONSTANTS = {
-    "ELEMENTS_EACH": ELEMENTS_EACH,
     "DIGITS": DIGITS,
     "GRID_RESIDENT": GRID_RESIDENT,
     "COLUMN_THREADS": COLUMN_THREADS,

@@ -39,8 +39,8 @@ VECTORS_PER_LANE = declare(
 SHORT_ROW = WARP * 8
 """Maximum vectors of a row for which one warp or less reduces it."""
 FEWEST_VECTORS = 4
-"""Vectors per lane down to which a row gets more lanes while multiprocessors are idle; half as many of doubles, and of
-elements that are expensive: fewer lanes cost 6 to 31 %."""
+"""Vectors per lane down to which a row gets more lanes while multiprocessors are idle; half as many within a warp, of
+doubles, and of elements that are expensive: fewer lanes cost 6 to 31 %."""
 BLOCK_VECTORS = range(513, 1025)
 """Vectors of an aligned row of 4-byte elements for reduce_rows_block: reduce_rows_lanes costs 3 to 4 %."""
 BLOCK_STREAMED = 4
@@ -86,8 +86,11 @@ def _is_whole(problem: ReduceProblem, length: int) -> bool:
 def _lanes(problem: ReduceProblem, rows: int, length: int, device: GpuSize) -> ReducePlan:
     vectors = touched_vectors(rows, length, problem.width, problem.shift)
     lanes = lanes_for(VECTORS_PER_LANE, vectors, WARP if vectors <= SHORT_ROW else THREADS)
-    least = FEWEST_VECTORS if problem.light and problem.itemsize < DOUBLE_BYTES else FEWEST_VECTORS // 2
-    while lanes < THREADS and rows * lanes < device.multiprocessors * THREADS and least * lanes < vectors:
+    cheap = problem.light and problem.itemsize < DOUBLE_BYTES
+    while lanes < THREADS and rows * lanes < device.multiprocessors * THREADS:
+        least = FEWEST_VECTORS if cheap and lanes >= WARP else FEWEST_VECTORS // 2
+        if least * lanes >= vectors:
+            break
         lanes *= 2
     numbers = (np.int64(rows), np.int64(length), np.int32(problem.shift), np.int32(lanes))
     template = _template(problem, whole=_is_whole(problem, length), streams=problem.streams(STREAMED_ROWS))
