@@ -26,7 +26,7 @@ class Argument(np.ndarray[Any, Any]):
 
     @property
     def __array_interface__(self) -> dict[str, Any]:
-        """What CuPy reads of it."""
+        """The address, which is all that CuPy reads."""
         return {"data": (self.ctypes.data, False)}
 
 

@@ -38,7 +38,9 @@ def _gradient(x: Any, y: Any, dy: Any, slope: int, q: Any) -> Any:
     else:
         value = power(size, q)
         value = (value if x > 0 else -value) * dy
-    masked = x == 0 if slope == BELOW_ONE else y == 0
+    # the power of a ratio that underflows is infinite, and 0 times that is NaN
+    lost = x == 0 or (size == 0 and dy == 0 and y < np.inf)
+    masked = lost if slope == BELOW_ONE else y == 0
     return type(q)(0) if masked else value
 
 
