@@ -1,4 +1,4 @@
-// Reads, copies and fills memory, for the ceilings of a device: 16 bytes per access, four accesses in flight per thread.
+// Reads, adds, copies and fills memory, for the ceilings of a device: 16 bytes per access, four accesses in flight per thread.
 // Grid, Block   any: with words / blockDim.x blocks each thread makes one access
 // kept          words from the first that are stored with evict_last: their lines do not wait for write-back
 // streaming     loads are evicted first: while L2 is full of dirty lines, such loads of 20 to 190 MB take less time
@@ -47,6 +47,16 @@ extern "C" __global__ void copy_all(const uint4* __restrict__ from, uint4* __res
     for_each(words, [&](unsigned long long at) { store(to + at, __ldcs(from + at), at < kept); });
   } else {
     for_each(words, [&](unsigned long long at) { store(to + at, from[at], at < kept); });
+  }
+}
+
+extern "C" __global__ void add_all(const uint4* __restrict__ one, const uint4* __restrict__ two, uint4* __restrict__ to,
+    unsigned long long words, bool streaming, unsigned long long kept) {
+  const auto sum = [](const uint4& a, const uint4& b) { return make_uint4(a.x + b.x, a.y + b.y, a.z + b.z, a.w + b.w); };
+  if (streaming) {
+    for_each(words, [&](unsigned long long at) { store(to + at, sum(__ldcs(one + at), __ldcs(two + at)), at < kept); });
+  } else {
+    for_each(words, [&](unsigned long long at) { store(to + at, sum(one[at], two[at]), at < kept); });
   }
 }
 

@@ -1,4 +1,4 @@
-"""Kernels that read, copy and fill device memory, each in several ways: the fastest is a device's ceiling.
+"""Kernels that read, add, copy and fill device memory, each in several ways: the fastest is a device's ceiling.
 
 The driver's copy is no ceiling: on an H100, kernels that store a part of their output with L2 evict_last, whose lines
 do not wait for write-back, took a seventh less time for 32 MB.
@@ -20,11 +20,11 @@ Launch = Callable[[], object]
 """A call that launches one kernel on the current stream."""
 SOURCE = Path(__file__).parent / "traffic.cu"
 """CUDA source of the kernels."""
-WORD_BYTES, THREADS = 16, 512
+WORD_BYTES, THREADS = 16, 256
 """Bytes per access, and threads per block."""
 ACCESSES = (1, 4, 8)
 """Accesses per thread in grids that grow with the size."""
-RESIDENT_BLOCKS = 4
+RESIDENT_BLOCKS = 8
 """Blocks per multiprocessor in a grid that does not."""
 STREAMING = (np.bool_(0), np.bool_(1))
 """Whether loads are evicted first."""
@@ -39,7 +39,8 @@ class Traffic:
         xp = cupy()
         device = xp.cuda.Device(index)
         module = xp.RawModule(code=SOURCE.read_text(encoding="utf-8"), options=("-std=c++17",))
-        self._read, self._copy, self._fill = map(module.get_function, ("read_all", "copy_all", "fill_all"))
+        names = ("read_all", "add_all", "copy_all", "fill_all")
+        self._read, self._add, self._copy, self._fill = map(module.get_function, names)
         self._seen_bits = xp.zeros(1, np.uint32)
         self._multiprocessors = int(device.attributes["MultiProcessorCount"])
         cache_words = int(device.attributes["L2CacheSize"]) / WORD_BYTES
@@ -50,6 +51,14 @@ class Traffic:
         words = nbytes // WORD_BYTES
         for blocks, streaming in product(self._grids(words), STREAMING):
             yield partial(self._read, (blocks,), (THREADS,), (source.ptr, np.uint64(words), streaming, self._seen_bits))
+
+    def adds(self, source: Any, target: Any, nbytes: int) -> Iterator[Launch]:
+        """Launches that read two thirds of `nbytes`, and write a third."""
+        words = nbytes // (3 * WORD_BYTES)
+        for blocks, streaming, kept in product(self._grids(words), STREAMING, self._kept):
+            second = source + words * WORD_BYTES
+            arguments = (source.ptr, second.ptr, target.ptr, np.uint64(words), streaming, kept)
+            yield partial(self._add, (blocks,), (THREADS,), arguments)
 
     def copies(self, source: Any, target: Any, nbytes: int) -> Iterator[Launch]:
         """Launches that copy `nbytes`, and the driver's copy."""

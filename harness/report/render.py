@@ -123,7 +123,7 @@ def share_text(result: Result | None, ceilings: Mapping[str, Ceilings]) -> str:
 
 
 def bound_text(result: Result | None, ceilings: Mapping[str, Ceilings]) -> str:
-    """The achieved peak that a result's share is of: read, copy, write or a matrix mode."""
+    """The achieved peak that a result's share is of: read, add, copy, write or a matrix mode."""
     bound = None if result is None else peak_bound(result, ceilings)
     return "–" if bound is None else bound.peak
 

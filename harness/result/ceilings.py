@@ -14,9 +14,9 @@ class Ceilings:
     """Achieved peaks of a device in this run; None or empty if not measured.
 
     copy_gbps: large copy, read plus written, GB/s. write_gbps: large fill, GB/s. matrix_gflops: square matrix
-    product, by dtype name. launch_ns: an empty kernel or call. sizes: bytes of smaller copies, fills and reads,
-    ascending; copies_ns, writes_ns, reads_ns: their times. matrix_gflops has the rate of multiply-adds in the dtype
-    itself, and under "tf32" that of tensor cores, if measured.
+    product, by dtype name. launch_ns: an empty kernel or call. sizes: bytes moved by smaller copies, fills, reads, and
+    sums of two arrays, ascending; copies_ns, writes_ns, reads_ns, adds_ns: their times. matrix_gflops has the rate of
+    multiply-adds in the dtype itself, and under "tf32" that of tensor cores, if measured.
     """
 
     device: str
@@ -28,6 +28,7 @@ class Ceilings:
     copies_ns: tuple[float, ...] = ()
     writes_ns: tuple[float, ...] = ()
     reads_ns: tuple[float, ...] = ()
+    adds_ns: tuple[float, ...] = ()
 
     def best_of(self, other: Ceilings) -> Ceilings:
         """The better of each peak of two measurements of the same device with the same sizes."""
@@ -52,6 +53,7 @@ class Ceilings:
             copies_ns=faster("copies_ns"),
             writes_ns=faster("writes_ns"),
             reads_ns=faster("reads_ns"),
+            adds_ns=faster("adds_ns"),
         )
 
     def floor_ns(self, nbytes: int, flops: int, dtype: str, *, written: float = 0.5) -> float | None:
@@ -64,9 +66,9 @@ class Ceilings:
     ) -> PeakBound | None:
         """Least time at the achieved peaks, and the peak that decides; None if nothing was measured.
 
-        written: share of the bytes that is written. Times are interpolated between reads only, half written and
-        writes only; between measured sizes the lesser of a power law and a line counts. relaxed: of an implementation
-        that declares coarser arithmetic, as of TF32.
+        written: share of the bytes that is written. Times are interpolated between reads only, a third written, half
+        written and writes only; between measured sizes the lesser of a power law and a line counts. relaxed: of an
+        implementation that declares coarser arithmetic, as of TF32.
         """
         found = [self._moving(nbytes, written)] if nbytes else []
         rate, mode = self._matrix_rate(dtype, relaxed=relaxed)
@@ -79,16 +81,20 @@ class Ceilings:
             return None  # the call takes longer than the work
         copy_ns = self._time_ns(self.copies_ns, self.copy_gbps, nbytes)
         write_ns = self._time_ns(self.writes_ns, self.write_gbps, nbytes)
-        read_ns = self._time_ns(self.reads_ns, None, nbytes)
-        if written > HALF and write_ns is not None:
-            share = 1.0 if copy_ns is None else (written - HALF) / HALF
-            return PeakBound(share * write_ns + (1 - share) * (copy_ns or 0.0), "write" if share > HALF else "copy")
-        if copy_ns is None:
+        if copy_ns is None and (write_ns is None or written <= HALF):
             return None
-        if read_ns is None or written >= HALF:
-            return PeakBound(copy_ns, "copy")
-        share = written / HALF
-        return PeakBound(share * copy_ns + (1 - share) * read_ns, "read" if share < HALF else "copy")
+        by_share = (
+            (0.0, self._time_ns(self.reads_ns, None, nbytes), "read"),
+            (1 / 3, self._time_ns(self.adds_ns, None, nbytes), "add"),
+            (HALF, copy_ns, "copy"),
+            (1.0, write_ns, "write"),
+        )
+        known = [(share, time_ns, peak) for share, time_ns, peak in by_share if time_ns is not None]
+        below = max((one for one in known if one[0] <= written), default=known[0])
+        above = min((one for one in known if one[0] >= written), default=known[-1])
+        part = (written - below[0]) / (above[0] - below[0]) if below[0] < written < above[0] else 0.0
+        time_ns = (1 - part) * below[1] + part * above[1]
+        return PeakBound(time_ns, (above if part > HALF else below)[2])
 
     def _time_ns(self, times_ns: Sequence[float], gbps: float | None, nbytes: int) -> float | None:
         if times_ns:
@@ -112,7 +118,7 @@ HALF = 0.5
 
 
 class PeakBound(NamedTuple):
-    """Least time of a case at the achieved peaks, and the deciding peak: read, copy, write, or a matrix mode."""
+    """Least time of a case at the achieved peaks, and the deciding peak: read, add, copy, write, or a matrix mode."""
 
     time_ns: float
     peak: str

@@ -68,7 +68,7 @@ def check_ceilings(found: Sequence[Ceilings]) -> None:
         figures = (item.copy_gbps, item.write_gbps, item.launch_ns, *item.matrix_gflops.values(), *_times(item))
         if not all(figure is None or LEAST <= figure <= MOST for figure in figures):
             raise SubmissionError("ceilings", f"those of {item.device} should be positive numbers of a sensible size")
-        if any(len(times) not in {0, len(item.sizes)} for times in (item.copies_ns, item.writes_ns, item.reads_ns)):
+        if any(len(times) not in {0, len(item.sizes)} for times in _ladders(item)):
             raise SubmissionError("ceilings", f"those of {item.device} need a time for each size")
         if list(item.sizes) != sorted(set(item.sizes)) or 0 in item.sizes or len(item.sizes) > SIZE_LIMIT:
             raise SubmissionError("ceilings", f"sizes of {item.device} should ascend from 1")
@@ -110,7 +110,10 @@ def _check_amounts(values: Sequence[float], path: str) -> None:
         raise SubmissionError(path, f"has a value that is not a number from 0 to {MOST:g}")
 
 
+def _ladders(item: Ceilings) -> tuple[Sequence[float], ...]:
+    return item.copies_ns, item.writes_ns, item.reads_ns, item.adds_ns
+
+
 def _times(item: Ceilings) -> Iterator[float]:
-    yield from item.copies_ns
-    yield from item.writes_ns
-    yield from item.reads_ns
+    for times in _ladders(item):
+        yield from times

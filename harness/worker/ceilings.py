@@ -147,6 +147,7 @@ def _with_bandwidths(
     copies_ns: Sequence[float],
     writes_ns: Sequence[float],
     reads_ns: Sequence[float],
+    adds_ns: Sequence[float] = (),
 ) -> Ceilings:
     return replace(
         found,
@@ -156,6 +157,7 @@ def _with_bandwidths(
         copies_ns=tuple(copies_ns),
         writes_ns=tuple(writes_ns),
         reads_ns=tuple(reads_ns),
+        adds_ns=tuple(adds_ns),
     )
 
 
@@ -190,7 +192,7 @@ def _measure_cuda(device: str, index: int) -> Ceilings:
     xp = cupy()
     timer = CudaTimer(index)
     with timer.session("numpy"):
-        ladder = _cuda_ladder(xp, timer, index)
+        sizes, times_ns = _cuda_ladder(xp, timer, index)
         rates = {}
         for name in ("float16", "float32", "float64"):
             square = xp.ones((CUDA_MATRIX, CUDA_MATRIX), dtype_info(name).numpy)
@@ -199,7 +201,7 @@ def _measure_cuda(device: str, index: int) -> Ceilings:
         rates |= {"bfloat16": rates["float16"], **_tensor_core_rates(timer)}
         launch_ns = timer.best_ns(timer.launch_empty, 20 * REPEATS)
         xp.get_default_memory_pool().free_all_blocks()
-    return _with_bandwidths(Ceilings(device, None, None, rates, launch_ns), *ladder)
+    return _with_bandwidths(Ceilings(device, None, None, rates, launch_ns), sizes, *times_ns)
 
 
 def _tensor_core_rates(timer: CudaTimer) -> dict[str, float]:
@@ -219,13 +221,13 @@ def _tensor_core_rates(timer: CudaTimer) -> dict[str, float]:
         linalg.set_compute_type("f", before)
 
 
-def _cuda_ladder(xp: Any, timer: CudaTimer, index: int) -> tuple[list[int], list[float], list[float], list[float]]:
-    """Sizes, and medians of the fastest cold copies, fills and reads, timed as cases are: launches count alike."""
+def _cuda_ladder(xp: Any, timer: CudaTimer, index: int) -> tuple[list[int], list[list[float]]]:
+    """Sizes, and medians of the fastest cold copies, fills, reads and sums, timed as cases are."""
     from opgauge.harness.measure.traffic import Traffic
 
     free, _ = xp.cuda.runtime.memGetInfo()
     sizes = [size for size in SIZES if size <= free // 4]
-    source, target = xp.zeros(sizes[-1] // 2, xp.uint8).data, xp.zeros(sizes[-1], xp.uint8).data
+    source, target = (xp.zeros(size, xp.uint8).data for size in (sizes[-1] // 3 * 2, sizes[-1]))
     traffic = Traffic(index)
 
     def best_ns(launches: Iterable[Launch]) -> float:
@@ -234,4 +236,5 @@ def _cuda_ladder(xp: Any, timer: CudaTimer, index: int) -> tuple[list[int], list
     copies_ns = [best_ns(traffic.copies(source, target, size // 2)) for size in sizes]
     writes_ns = [best_ns(traffic.fills(target, size)) for size in sizes]
     reads_ns = [best_ns(traffic.reads(target, size)) for size in sizes]
-    return sizes, copies_ns, writes_ns, reads_ns
+    adds_ns = [best_ns(traffic.adds(source, target, size)) for size in sizes]
+    return sizes, [copies_ns, writes_ns, reads_ns, adds_ns]

@@ -116,6 +116,25 @@ REACHED = Ceilings(
 
 @pytest.mark.parametrize(
     ("written", "time_ns", "peak"),
+    [
+        (0.0, 6.0, "read"),
+        (0.1, 6.3, "read"),
+        (1 / 3, 7.0, "add"),
+        (0.4, 8.2, "add"),
+        (0.5, 10.0, "copy"),
+        (1.0, 8.0, "write"),
+    ],
+)
+def test_a_third_that_is_written_has_a_peak_of_its_own(written: float, time_ns: float, peak: str) -> None:
+    """Two arrays are read for one written: less than copies and reads would say."""
+    found = replace(REACHED, adds_ns=(7.0,)).bound(1000, 0, "float32", written=written)
+    assert found is not None
+    assert found.time_ns == pytest.approx(time_ns)
+    assert found.peak == peak
+
+
+@pytest.mark.parametrize(
+    ("written", "time_ns", "peak"),
     [(0.0, 6.0, "read"), (0.2, 7.6, "read"), (0.4, 9.2, "copy"), (0.5, 10.0, "copy"), (1.0, 8.0, "write")],
 )
 def test_the_bound_follows_the_share_that_is_written(written: float, time_ns: float, peak: str) -> None:

@@ -13,7 +13,7 @@ from opgauge.harness.measure.traffic import RESIDENT_BLOCKS, THREADS, Traffic
 from opgauge.ops import available
 from tests.fake_cuda import FakeCuda
 
-NBYTES = (16, 16 << 10, (4 << 20) + 16, 48 << 20)
+NBYTES = (48, 16 << 10, (4 << 20) + 16, 48 << 20)
 
 
 @pytest.mark.parametrize("nbytes", NBYTES)
@@ -56,6 +56,13 @@ def test_copies_and_fills_write_all_bytes_and_no_more(nbytes: int) -> None:
         launch()
         assert bool((target[:nbytes] == source[:nbytes]).all())
         assert bool((target[nbytes:] == 7).all())
+    words = nbytes // 48
+    for launch in made.adds(source.data, target.data, nbytes):
+        target[:] = 7
+        launch()
+        one, two, out = (each[: words * 16].view(xp.uint32) for each in (source, source[words * 16 :], target))
+        assert bool((out == one + two).all())
+        assert bool((target[words * 16 :] == 7).all())
     for launch in made.fills(target.data, nbytes):
         target[:] = 7
         launch()
