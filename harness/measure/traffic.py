@@ -26,8 +26,8 @@ ACCESSES = (1, 4, 8)
 """Accesses per thread in grids that grow with the size."""
 RESIDENT_BLOCKS = 8
 """Blocks per multiprocessor in a grid that does not."""
-STREAMING = (np.bool_(0), np.bool_(1))
-"""Whether loads are evicted first."""
+LOADS = tuple(np.int32(loads) for loads in range(3))
+"""`Loads` of the kernels: with the default policy, evicted first, and with evict_last."""
 KEPT_SHARES = (0.0, 0.3, float("inf"))
 """Bytes stored with evict_last, as shares of L2: none, what it holds for kernels of this project, and all."""
 
@@ -49,22 +49,22 @@ class Traffic:
     def reads(self, source: Any, nbytes: int) -> Iterator[Launch]:
         """Launches that read the first `nbytes`."""
         words = nbytes // WORD_BYTES
-        for blocks, streaming in product(self._grids(words), STREAMING):
-            yield partial(self._read, (blocks,), (THREADS,), (source.ptr, np.uint64(words), streaming, self._seen_bits))
+        for blocks, loads in product(self._grids(words), LOADS):
+            yield partial(self._read, (blocks,), (THREADS,), (source.ptr, np.uint64(words), loads, self._seen_bits))
 
     def adds(self, source: Any, target: Any, nbytes: int) -> Iterator[Launch]:
         """Launches that read two thirds of `nbytes`, and write a third."""
         words = nbytes // (3 * WORD_BYTES)
-        for blocks, streaming, kept in product(self._grids(words), STREAMING, self._kept):
+        for blocks, loads, kept in product(self._grids(words), LOADS, self._kept):
             second = source + words * WORD_BYTES
-            arguments = (source.ptr, second.ptr, target.ptr, np.uint64(words), streaming, kept)
+            arguments = (source.ptr, second.ptr, target.ptr, np.uint64(words), loads, kept)
             yield partial(self._add, (blocks,), (THREADS,), arguments)
 
     def copies(self, source: Any, target: Any, nbytes: int) -> Iterator[Launch]:
         """Launches that copy `nbytes`, and the driver's copy."""
         words = nbytes // WORD_BYTES
-        for blocks, streaming, kept in product(self._grids(words), STREAMING, self._kept):
-            arguments = (source.ptr, target.ptr, np.uint64(words), streaming, kept)
+        for blocks, loads, kept in product(self._grids(words), LOADS, self._kept):
+            arguments = (source.ptr, target.ptr, np.uint64(words), loads, kept)
             yield partial(self._copy, (blocks,), (THREADS,), arguments)
         yield partial(target.copy_from_device_async, source, nbytes)
 

@@ -46,8 +46,8 @@ CUDA_MATRIX = 8192
 """Size of the square matrices on a GPU."""
 REPEATS = 5
 """Repeats of which the best counts."""
-COLD_REPEATS = 15
-"""Cold repeats of which the median counts."""
+COLD_REPEATS, FIRST_REPEATS, FASTEST = 15, 3, 4
+"""Cold repeats of which the median counts; those after which as many ways as `FASTEST` remain."""
 EMPTY_CALLS = 100_000
 """Empty calls that are timed together."""
 SAMPLE_NS = 200_000
@@ -231,7 +231,11 @@ def _cuda_ladder(xp: Any, timer: CudaTimer, index: int) -> tuple[list[int], list
     traffic = Traffic(index)
 
     def best_ns(launches: Iterable[Launch]) -> float:
-        return min(median(timer.times(launch, COLD_REPEATS, flush=True)[0]) for launch in launches)
+        def cold_ns(launch: Launch, repeats: int = COLD_REPEATS) -> float:
+            return median(timer.times(launch, repeats, flush=True)[0])
+
+        fastest = sorted(launches, key=lambda launch: cold_ns(launch, FIRST_REPEATS))[:FASTEST]
+        return min(map(cold_ns, fastest))
 
     copies_ns = [best_ns(traffic.copies(source, target, size // 2)) for size in sizes]
     writes_ns = [best_ns(traffic.fills(target, size)) for size in sizes]

@@ -24,8 +24,9 @@ ELEMENTS_EACH, FEWEST_EACH, ELEMENTS_LENGTH = 8, 2, 256
 """Loads in flight per lane, those of the shortest sums, and maximum length of a sum. Few rows are limited by the
 block's loads only, unless they are whole vectors of 4-byte elements: masked vectors cost 15 to 35 %, whole ones of two
 bytes 10 %."""
-ELEMENTS_THREADS, ELEMENTS_BLOCKS = 128, 8
-"""Threads per block; blocks per multiprocessor below which several blocks share a result."""
+ELEMENTS_THREADS, MANY_LANES, ELEMENTS_BLOCKS = 128, 1 << 16, 8
+"""Threads per block of single sums, lanes from which they are `THREADS`, blocks per multiprocessor below which several
+share a result. Many small blocks cost more than their work: 217600 sums of two took 1.87 us, not 1.41."""
 SHORT_BYTES = 96
 """Maximum bytes of a row of partial vectors, or of a column, for which single elements are as fast as vectors."""
 ODD_ROWS = range(513, 1153)
@@ -85,6 +86,10 @@ def _elements(problem: ReduceProblem, pattern: str, struct: Array, bits: int, th
     return ReducePlan("reduce_elements_lanes", template, grid, (threads,), numbers, reason, "counters")
 
 
+def _most_threads(lanes: int) -> int:
+    return ELEMENTS_THREADS if lanes < MANY_LANES else THREADS
+
+
 def few_rows(problem: ReduceProblem, rows: int, length: int) -> ReducePlan | None:
     few = problem.few
     whole = problem.shift == length % problem.width == 0
@@ -97,7 +102,7 @@ def few_rows(problem: ReduceProblem, rows: int, length: int) -> ReducePlan | Non
     if length > (ELEMENTS_EACH * THREADS if block else ELEMENTS_LENGTH) or not (few or short):
         return None
     bits = _lane_bits(length, 8)
-    threads = max(1 << bits, min(ELEMENTS_THREADS, -(-(rows << bits) // WARP) * WARP))
+    threads = max(1 << bits, min(_most_threads(rows << bits), -(-(rows << bits) // WARP) * WARP))
     return _elements(problem, "BY_ROW", struct, bits, threads, "few elements" if few else "short unaligned rows")
 
 
@@ -107,7 +112,8 @@ def few_columns(problem: ReduceProblem, layout: Reduction) -> ReducePlan | None:
     if layout.length > ELEMENTS_LENGTH or layout.length == 1 or not (few or short):
         return None
     bits = _lane_bits(layout.length, 5)
-    lanes = max(WARP, 1 << (min(layout.count << bits, ELEMENTS_THREADS) - 1).bit_length())
+    every = layout.count << bits
+    lanes = max(WARP, 1 << (min(every, _most_threads(every)) - 1).bit_length())
     struct = pack(BY_COLUMN_STRUCT, {"length": layout.length, "columns": layout.c})
     return _elements(problem, "BY_COLUMN", struct, bits, lanes, "few elements" if few else "short columns")
 

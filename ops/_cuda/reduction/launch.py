@@ -16,7 +16,6 @@ from opgauge.ops._cuda.reduction.elements import elements_templates
 from opgauge.ops._cuda.reduction.plan import most_partials, plan
 from opgauge.ops._cuda.reduction.problem import (
     LINE_VECTORS,
-    STREAMED_FROM,
     VECTOR_BYTES,
     GpuSize,
     ReducePlan,
@@ -84,9 +83,7 @@ def expressions(functor: str, width: int, *, only_rows: bool = False, light: boo
     return tuple(f"{kernel}<{functor}, {template}>" for kernel, template in found)
 
 
-def planned(
-    functor: Functor, axes: MergedAxes, x: Any, second: Any, out: Any, streamed_from: int = STREAMED_FROM
-) -> ReducePlan:
+def planned(functor: Functor, axes: MergedAxes, x: Any, second: Any, out: Any) -> ReducePlan:
     """The plan for these arrays on the current device."""
     itemsize = x.dtype.itemsize
     line, vector = LINE_VECTORS * VECTOR_BYTES, functor.width * itemsize
@@ -100,7 +97,6 @@ def planned(
         paired=second is not None,
         aligned_pair=second is None or (x.data.ptr - second.data.ptr) % vector == 0,
         wide_out=out.data.ptr % (functor.width * out.dtype.itemsize) == 0,
-        streamed_from=streamed_from,
     )
     return plan(problem, GpuSize(multiprocessors()))
 
@@ -113,15 +109,11 @@ def launch(
     second: Any,
     out: Any,
     workspace: Any,
-    streamed_from: int = STREAMED_FROM,
 ) -> Bound:
-    """A callable that reduces `x` (and `second`, read beside it) over `axes` into `out`, in one launch.
-
-    streamed_from: size in bytes from which rows are read with L2 evict_first.
-    """
+    """A callable that reduces `x` (and `second`, read beside it) over `axes` into `out`, in one launch."""
     if out.size == 0:
         return lambda: None
-    found = planned(functor, axes, x, second, out, streamed_from)
+    found = planned(functor, axes, x, second, out)
     announce(found)
     function = source.function(found.expression(functor.name))
     columns = found.kernel in {"reduce_columns_grid", "reduce_slabs_block"}

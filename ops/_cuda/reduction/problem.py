@@ -40,7 +40,7 @@ class ReduceProblem:
     axes: the merged axes of x. width: elements per vector. accumulator_bytes: per partial result. light: an element
     costs two or three instructions and a single tensor is accumulated in 32 bits. past: elements from the start of a
     cache line to x. paired: a second tensor is read with x; aligned_pair: both have the same offset within a vector.
-    wide_out: out is aligned to a vector. streamed_from: bytes from which rows are read with L2 evict_first.
+    wide_out: out is aligned to a vector.
     """
 
     axes: MergedAxes
@@ -52,7 +52,6 @@ class ReduceProblem:
     paired: bool = False
     aligned_pair: bool = True
     wide_out: bool = True
-    streamed_from: int = STREAMED_FROM
 
     @property
     def size(self) -> int:
@@ -77,7 +76,7 @@ class ReduceProblem:
     def streams(self, megabytes: int) -> bool:
         """Whether reads are L2 evict_first, as for sizes up to `megabytes`."""
         nbytes = self.nbytes * (2 if self.paired else 1)
-        return nbytes >= self.streamed_from and nbytes >> 20 <= megabytes
+        return nbytes >= STREAMED_FROM and nbytes >> 20 <= megabytes
 
 
 @dataclass(frozen=True, slots=True)
