@@ -26,7 +26,7 @@ ROOT = Path(__file__).parent.parent
 """Root of the repository."""
 COMMANDS = ROOT / "docs" / "commands.md"
 """Generated page of commands."""
-EXPORTS = {"h200": ROOT / "tests" / "data" / "h200" / "seed.json", "cpu": ROOT / "tests" / "data" / "cpu" / "seed.json"}
+EXPORTS = {name: ROOT / "tests" / "data" / name / "seed.json" for name in ("h200", "h100", "cpu")}
 """Committed runs by name."""
 PERFORMANCE = ROOT / "docs" / "performance.md"
 """Page with generated tables."""

@@ -51,6 +51,7 @@ def _expressions() -> tuple[str, ...]:
         for mode in (*GRAD_MODES.values(), "GENERAL", "BELOW_ONE"):
             for name in (rows_kernel(width), "grad_rows_aligned"):
                 found += [f"{name}<{ctype}, {width}, {mode}, {vectors}>" for vectors in (1, 2)[: min(width // 2, 2)]]
+            found.append(f"grad_rows<{ctype}, 1, {mode}, 1>")
             found.append(f"grad_short_columns<{ctype}, {width}, {mode}>")
             found += [f"grad_columns<{ctype}, {wide}, {mode}>" for wide in (1, width)]
         for wide in (1, width):
