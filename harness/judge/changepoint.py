@@ -163,8 +163,8 @@ def _calm(logs: Floats, correlations: Sequence[float]) -> list[_Calm]:
         found.append(_Calm(_without_spikes(white, noise), correlation, price, [], 0))
     unsettled = list(range(len(found)))
     for count in range(MOST_BURSTS + 1):
-        for place, bounds in zip(unsettled, _partition([found[one] for one in unsettled]), strict=True):
-            found[place] = found[place]._replace(bounds=bounds, bursts=count)
+        for place in unsettled:
+            found[place] = found[place]._replace(bounds=_partition(found[place]), bursts=count)
         bursts = {
             place: burst
             for place in unsettled
@@ -187,7 +187,7 @@ def _fit_trends(series: Sequence[_Calm]) -> list[_Fit]:
         flat = [one._replace(values=one.values - trend) for (one, _, _), trend in zip(rows, trends, strict=True)]
         fits = [
             _levels(one, trend, bounds, degree)
-            for (one, degree, _), trend, bounds in zip(rows, trends, _partition(flat), strict=True)
+            for (one, degree, _), trend, bounds in zip(rows, trends, map(_partition, flat), strict=True)
         ]
         found += fits
         rows = [
@@ -203,11 +203,12 @@ def _fit_trends(series: Sequence[_Calm]) -> list[_Fit]:
 def _levels(calm: _Calm, trend: Floats, bounds: list[int], degree: int) -> _Fit:
     """Levels above a trend of a degree; the cost is the likelihood of the noise plus the prices."""
     flat = calm.values - trend
-    parts = [flat[start:end] for start, end in pairwise(bounds)]
-    squares = sum(float(((part - part.mean()) ** 2).sum()) for part in parts) * (1 - calm.correlation) ** 2
+    about, sizes = flat - flat.mean(), np.diff(bounds)
+    of_levels = np.add.reduceat(about, bounds[:-1]) ** 2 / sizes
+    squares = float((about**2).sum() - of_levels.sum()) * (1 - calm.correlation) ** 2
     misfit = flat.size * math.log(max(squares / flat.size, _SPREAD_FLOOR**2))
     # each replaced excursion costs as much as a level, for it improves the fit
-    extras = len(parts) + calm.bursts + TREND_PRICE * degree + CORRELATION_PRICE * bool(calm.correlation)
+    extras = sizes.size + calm.bursts + TREND_PRICE * degree + CORRELATION_PRICE * bool(calm.correlation)
     return _Fit(bounds, flat, trend, calm.correlation, misfit + PRICE * math.log(flat.size) * extras)
 
 
@@ -250,30 +251,11 @@ def _polynomial(logs: Floats, bounds: Sequence[int], degree: int) -> Floats:
     return np.asarray(trend - trend[0])
 
 
-def _partition(series: Sequence[_Calm]) -> list[list[int]]:
-    """Bounds of the cheapest levels of each series (0 and the length included); levels have `EDGE` points or more.
+def _partition(calm: _Calm) -> list[int]:
+    """Bounds of the cheapest levels (0 and the length included), of `EDGE` points or more."""
+    from opgauge.harness.judge.jit_levels import cheapest_levels
 
-    Series of one length are partitioned together, as the loop over the ends takes most of the time.
-    """
-    values, prices = np.stack([one.values for one in series]), np.array([one.price for one in series])
-    rows, count = np.arange(len(series)), values.shape[1]
-    sums = np.zeros((len(series), count + 1))
-    np.cumsum(values - values.mean(axis=1, keepdims=True), axis=1, out=sums[:, 1:])
-    last = np.zeros((len(series), count + 1), np.int64)
-    # least cost of the points before each; the sum of squares is the same for every partition and is omitted
-    least = np.full((len(series), count + 1), np.inf)
-    least[:, 0] = -prices
-    shares = 1.0 / np.arange(count, 0, -1)
-    for end in range(EDGE, count + 1):
-        starts = end - EDGE + 1
-        total = sums[:, end : end + 1] - sums[:, :starts]
-        total *= total
-        total *= shares[count - end :][:starts]
-        np.subtract(least[:, :starts], total, out=total)
-        chosen = total.argmin(axis=1)
-        last[:, end] = chosen
-        least[:, end] = total[rows, chosen] + prices
-    return [_walk(one) for one in last]
+    return _walk(cheapest_levels(calm.values - calm.values.mean(), calm.price, EDGE))
 
 
 def _walk(last: npt.NDArray[np.int64]) -> list[int]:

@@ -13,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from opgauge.harness.judge.changepoint import EDGE, analyse_series, find_change_points
+from opgauge.harness.judge.jit_levels import cheapest_levels
 
 RECORDED = Path(__file__).parent / "recordings" / "otava.json"
 # apache-otava pins an older NumPy than ours; the file holds what it found, and says how.
@@ -209,3 +210,27 @@ def test_what_otava_finds_is_found() -> None:
     assert recalled >= max(0.95 * steps, sum(near(one["steps"], one["otava"]) for one in series))
     right = sum(near(found, one["steps"]) for one, found in zip(series, ours, strict=True))
     assert right >= 0.95 * sum(len(found) for found in ours)
+
+
+@pytest.mark.parametrize("count", [2, 5, 6, 63, 64, 65, 130, 333])
+@pytest.mark.parametrize("edge", [1, 4])
+def test_the_cheapest_levels_are_found(count: int, edge: int) -> None:
+    """By their squares and the price of each, as by sums over all starts in Python."""
+    rng = np.random.default_rng(count)
+    values = rng.standard_normal(count) + 3 * (np.arange(count) > count // 3) - 2 * (np.arange(count) > count // 2)
+    values -= values.mean()
+    price = 4.0
+    least = {0: -price}
+    for end in range(edge, count + 1):
+        least[end] = price + min(
+            least[start] - values[start:end].sum() ** 2 / (end - start)
+            for start in range(end - edge + 1)
+            if start in least
+        )
+    last = cheapest_levels(values, price, edge)
+    place, spent = count, 0.0
+    while place and count >= edge:
+        start = int(last[place])
+        spent += price - values[start:place].sum() ** 2 / (place - start)
+        place = start
+    assert spent == pytest.approx(least.get(count, -price) + price)

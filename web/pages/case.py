@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Annotated, Any
 
 import yaml
@@ -75,16 +75,17 @@ def _values(reader: Reader, case_id: str, device: str, run: str, last: int, of: 
     others = reader.beside(keys, chosen)[-DRAWN_BESIDE:]
     found = queries.list_history(reader.engine, keys, [one.key for one in (*recent, *others)], chosen.name, POINTS)
     asked = resolve(reader, run) if run else (recent or others)[-1]
-    whole = _series(recent, found)
-    ours = [name for name in whole if name not in PEERS][:CHANGES_OF]
+    blocks = _blocks(found)
     # sought in all runs, drawn in some: a step must not get lost between those that are drawn
-    changes = {name: change_points(whole[name]) for name in ours}
+    ours = [name for name in blocks if name not in PEERS][:CHANGES_OF]
+    changes = {name: change_points(_levels(recent, blocks[name])) for name in ours}
     drawn = thinned(recent, DRAWN_RUNS)
     marks = marks_of(reader, case_id, chosen, changes)
     keep = {one.key for one in (*drawn, *(run for mark in marks for run in (mark.before, mark.run)))}
-    series = {name: [one for one in levels if one.run.key in keep] for name, levels in whole.items()}
+    kept = [run for run in recent if run.key in keep]
+    series, beside = ({name: _levels(runs, every) for name, every in blocks.items()} for runs in (kept, others))
     times = timeline(reader)
-    drawn_history = history_figure(series, _quartiles(found), marks, times, _series(others, found))
+    drawn_history = history_figure(series, _quartiles(found, keep), marks, times, beside)
     used = listing.list_resources(reader.engine, keys, [one.key for one in drawn], chosen.name)
     memory, launches = resource_figures(used, drawn, times)
     offered = (*([asked] if run else []), *drawn[: -OFFERED - 1 : -1], *others[::-1])
@@ -118,20 +119,24 @@ def thinned(runs: Sequence[RunInfo], most: int) -> list[RunInfo]:
     return list(runs[::-1][::step][::-1])
 
 
-def _series(runs: Sequence[RunInfo], history: Iterable[Past]) -> dict[str, list[Level]]:
-    """Levels by implementation, in the order of the runs: the optimized kernel first, then the baseline."""
-    blocks: dict[str, dict[int, list[Past]]] = {}
+def _blocks(history: Iterable[Past]) -> dict[str, dict[int, list[Past]]]:
+    """Results by implementation and run: the optimized kernel first, then the baseline."""
+    found: dict[str, dict[int, list[Past]]] = {}
     for one in history:
-        blocks.setdefault(one.implementation, {}).setdefault(one.run_key, []).append(one)
-    order = sorted(blocks, key=lambda name: (name != OPTIMIZED, name != BASELINE, name))
-    return {name: [level_of(run, blocks[name][run.key]) for run in runs if run.key in blocks[name]] for name in order}
+        found.setdefault(one.implementation, {}).setdefault(one.run_key, []).append(one)
+    return {name: found[name] for name in sorted(found, key=lambda name: (name != OPTIMIZED, name != BASELINE, name))}
 
 
-def _quartiles(history: Iterable[Past]) -> dict[tuple[int, str], tuple[float, float]]:
+def _levels(runs: Sequence[RunInfo], blocks: Mapping[int, Sequence[Past]]) -> list[Level]:
+    """Levels of one implementation, in the order of the runs."""
+    return [level_of(run, blocks[run.key]) for run in runs if run.key in blocks]
+
+
+def _quartiles(history: Iterable[Past], runs: Collection[int]) -> dict[tuple[int, str], tuple[float, float]]:
     return {
         (one.run_key, one.implementation): (one.low_ns, one.high_ns)
         for one in history
-        if one.low_ns is not None and one.high_ns is not None
+        if one.run_key in runs and one.low_ns is not None and one.high_ns is not None
     }
 
 
