@@ -6,14 +6,15 @@ runs, so that a large change is named at once. Small ones need `opgauge gate`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from math import exp, inf, log
 from typing import NamedTuple, Self
 
 from opgauge.harness.errors import NothingError
 from opgauge.harness.judge.compare import compare, compare_run
-from opgauge.harness.judge.departure import SeriesSpread, spread_of
+from opgauge.harness.judge.departure import WINDOW, SeriesSpread, spreads_of
 from opgauge.harness.judge.verdict import Comparison, Evidence, Kind, Rule, Subject, Verdict
 from opgauge.harness.result.ceilings import Ceilings
 from opgauge.harness.result.result import Environment
@@ -100,79 +101,72 @@ def compare_runs(
     )
     peaks = reader.ceilings(head)
     models = {name: head.environment.model(name) or base.environment.model(name) for name in device_choices(base, head)}
-    spread_at = _spreads(reader, base, head)
     alike: dict[tuple[int, int, float], Comparison] = {}
     pairs = [_Pair(key, before.get(key), after.get(key)) for key in {**after, **before}]
     quick = [_compare_single(pair, peaks, alike) for pair in pairs]
     rest = [pair for pair, found in zip(pairs, quick, strict=True) if found is None]
     judged = compare_run([_evidence(pair, peaks) for pair in rest], [_rule(pair) for pair in rest])
     slow = iter([_compared(pair, found, found.ratio) for pair, found in zip(rest, judged, strict=True)])
-    return [_with_series(found or next(slow), spread_at, models) for found in quick]
+    found = [one._replace(model=models.get(one.device, "")) for one in (one or next(slow) for one in quick)]
+    open_ = [place for place, one in enumerate(found) if _needs_series(one)]
+    for place, spread in zip(open_, _spreads(reader, base, head, [found[one] for one in open_]), strict=True):
+        found[place] = _with_series(found[place], spread)
+    return found
 
 
-def _spreads(reader: Reader, base: RunInfo, head: RunInfo) -> Callable[[TrialKey], SeriesSpread]:
-    """Spread between the other runs of a series on a device of `head`; the default where there is no series.
+def _spreads(reader: Reader, base: RunInfo, head: RunInfo, compared: Sequence[Compared]) -> list[SeriesSpread]:
+    """Spreads between the other runs of series on devices of `head`; the default where there is no series.
 
     The two runs are left out: the change between them is in question.
     """
     series = reader.recent().series
     known: dict[SeriesKey, _SteadyRuns] = reader.cache.get("steady runs", dict)
-    compared = {base.key, head.key}
+    left_out = {base.key, head.key}
     slugs = {name: reader.device(head, name).slug for name in device_names(head)}
-
-    def spread(key: TrialKey) -> SeriesSpread:
-        case_id, implementation, device = key
-        place = (case_id, implementation, slugs.get(device, ""))
-        found = known.get(place)
-        if found is None:
-            found = known[place] = _SteadyRuns.of(series.get(place, ()))
-        return found.spread(compared)
-
-    return spread
+    times = []
+    for one in compared:
+        place = (one.case.case_id, one.implementation, slugs.get(one.device, ""))
+        if place not in known:
+            known[place] = _SteadyRuns.of(series.get(place, ()))
+        times.append(known[place].times(left_out))
+    return spreads_of(times)
 
 
 @dataclass(frozen=True, slots=True)
 class _SteadyRuns:
-    """Runs of a series between its change points, by number, with their times; and the spread of the longest part."""
+    """Runs of a series between its change points, by number, with their times."""
 
-    runs: frozenset[int]
-    parts: Sequence[Sequence[tuple[int, float]]]
-    longest: SeriesSpread
+    parts: Sequence[dict[int, float]]
 
     @classmethod
     def of(cls, levels: Sequence[Level]) -> Self:
         """The parts of a series."""
         steps = {id(point[1]) for point in change_points(levels)}
-        parts: list[list[tuple[int, float]]] = [[]]
+        parts: list[dict[int, float]] = [{}]
         for level, time in timed(levels):
             if id(level) in steps:
-                parts.append([])
-            parts[-1].append((level.run.key, time))
-        return cls(frozenset(run for part in parts for run, _ in part), parts, _spread_of_longest(parts))
+                parts.append({})
+            parts[-1][level.run.key] = time
+        return cls(parts)
 
-    def spread(self, left_out: Collection[int]) -> SeriesSpread:
-        """Spread of the longest part without the runs `left_out`: its steps are no noise.
+    def times(self, left_out: Collection[int]) -> Sequence[float]:
+        """Latest times of the longest part without the runs `left_out`: its steps are no noise.
 
         Change points are those of the whole series: they are cached, and finding them takes longer than all else.
         """
-        if self.runs.isdisjoint(left_out):
-            return self.longest
-        return _spread_of_longest([[one for one in part if one[0] not in left_out] for part in self.parts])
+        longest = max(self.parts, key=lambda part: len(part) - sum(run in part for run in left_out))
+        latest = islice(reversed(longest), WINDOW + len(left_out))
+        return [longest[run] for run in latest if run not in left_out][WINDOW - 1 :: -1]
 
 
-def _spread_of_longest(parts: Iterable[Sequence[tuple[int, float]]]) -> SeriesSpread:
-    times = [time for _, time in max(parts, key=len)]
-    return spread_of(times) if len(times) > 1 else SeriesSpread()
+def _needs_series(one: Compared) -> bool:
+    """Whether its pairs were too few to say anything."""
+    return one.verdict is Verdict.UNDECIDED and one.pairs < USUAL.alarm_pairs and one.ratio is not None
 
 
-def _with_series(one: Compared, spread_at: Callable[[TrialKey], SeriesSpread], models: Mapping[str, str]) -> Compared:
-    """The comparison with the model of its device, judged by its series if its pairs were too few to say anything."""
-    one = one._replace(model=models.get(one.device, ""))
-    if one.verdict is not Verdict.UNDECIDED or one.pairs >= USUAL.alarm_pairs or one.ratio is None:
-        return one
-    spread = spread_at((one.case.case_id, one.implementation, one.device))
-    half = spread.half_width()
-    change = log(one.ratio)
+def _with_series(one: Compared, spread: SeriesSpread) -> Compared:
+    """The comparison judged by the spread of its series."""
+    half, change = spread.half_width(), log(one.ratio or 1.0)
     interval = (exp(change - half), exp(change + half))
     found = Verdict.SLOWER if change > half else Verdict.FASTER if change < -half else Verdict.UNDECIDED
     reason = "beyond the variation between runs" if found is not Verdict.UNDECIDED else one.reason

@@ -112,6 +112,16 @@ def test_the_noise_of_a_series_decides(store: Store) -> None:
     assert words.count("slower") > 0.9 * len(words)
 
 
+def test_the_latest_times_of_the_longest_part_describe_a_series() -> None:
+    """In order, without those of the compared runs, which do not count for the length either."""
+    parts = [{1: 1.0, 2: 2.0}, {number: float(number) for number in range(3, 40)}, {40: 40.0}]
+    steady = comparison._SteadyRuns(parts)
+    assert steady.times({39, 40}) == [float(number) for number in range(19, 39)]
+    assert steady.times({30, 1}) == [float(number) for number in range(19, 40) if number != 30]
+    assert comparison._SteadyRuns([{1: 1.0}, {2: 2.0, 3: 3.0}]).times({2, 3}) == [1.0]
+    assert comparison._SteadyRuns([{}]).times({2, 3}) == []
+
+
 def test_places_are_added_to(store: Store) -> None:
     """Read at once or run by run, they are those of the results."""
     grown = Places(store.engine)
