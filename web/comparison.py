@@ -121,15 +121,17 @@ def _spreads(reader: Reader, base: RunInfo, head: RunInfo, compared: Sequence[Co
     """
     series = reader.recent().series
     known: dict[SeriesKey, _SteadyRuns] = reader.cache.get("steady runs", dict)
+    whole: dict[SeriesKey, SeriesSpread] = reader.cache.get("spreads of steady runs", dict)
     left_out = {base.key, head.key}
     slugs = {name: reader.device(head, name).slug for name in device_names(head)}
-    times = []
-    for one in compared:
-        place = (one.case.case_id, one.implementation, slugs.get(one.device, ""))
+    places = [(one.case.case_id, one.implementation, slugs.get(one.device, "")) for one in compared]
+    for place in places:
         if place not in known:
             known[place] = _SteadyRuns.of(series.get(place, ()))
-        times.append(known[place].times(left_out))
-    return spreads_of(times)
+    changed = [place for place in places if known[place].has_any(left_out) or place not in whole]
+    found = dict(zip(changed, spreads_of([known[place].times(left_out) for place in changed]), strict=True))
+    whole.update({place: spread for place, spread in found.items() if not known[place].has_any(left_out)})
+    return [found.get(place) or whole[place] for place in places]
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,6 +150,10 @@ class _SteadyRuns:
                 parts.append({})
             parts[-1][level.run.key] = time
         return cls(parts)
+
+    def has_any(self, runs: Collection[int]) -> bool:
+        """Whether some of the runs are of this series."""
+        return any(run in part for part in self.parts for run in runs)
 
     def times(self, left_out: Collection[int]) -> Sequence[float]:
         """Latest times of the longest part without the runs `left_out`: its steps are no noise.
