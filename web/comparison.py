@@ -14,7 +14,7 @@ from typing import NamedTuple, Self
 
 from opgauge.harness.errors import NothingError
 from opgauge.harness.judge.compare import compare, compare_run
-from opgauge.harness.judge.departure import WINDOW, SeriesSpread, spreads_of
+from opgauge.harness.judge.departure import WINDOW, SeriesSpread, spread_of
 from opgauge.harness.judge.verdict import Comparison, Evidence, Kind, Rule, Subject, Verdict
 from opgauge.harness.result.ceilings import Ceilings
 from opgauge.harness.result.result import Environment
@@ -124,14 +124,19 @@ def _spreads(reader: Reader, base: RunInfo, head: RunInfo, compared: Sequence[Co
     whole: dict[SeriesKey, SeriesSpread] = reader.cache.get("spreads of steady runs", dict)
     left_out = {base.key, head.key}
     slugs = {name: reader.device(head, name).slug for name in device_names(head)}
-    places = [(one.case.case_id, one.implementation, slugs.get(one.device, "")) for one in compared]
-    for place in places:
+    found = []
+    for one in compared:
+        place = (one.case.case_id, one.implementation, slugs.get(one.device, ""))
         if place not in known:
             known[place] = _SteadyRuns.of(series.get(place, ()))
-    changed = [place for place in places if known[place].has_any(left_out) or place not in whole]
-    found = dict(zip(changed, spreads_of([known[place].times(left_out) for place in changed]), strict=True))
-    whole.update({place: spread for place, spread in found.items() if not known[place].has_any(left_out)})
-    return [found.get(place) or whole[place] for place in places]
+        steady = known[place]
+        if steady.has_any(left_out):
+            found.append(spread_of(steady.times(left_out)))
+            continue
+        if place not in whole:
+            whole[place] = spread_of(steady.times(()))
+        found.append(whole[place])
+    return found
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,8 +13,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import median
 
-import numpy as np
-
 from opgauge.harness.judge.student import quantile
 
 TAIL = 5e-4
@@ -61,29 +59,19 @@ def spread_of(values: Sequence[float], within: float = 0.0) -> SeriesSpread:
 
     within: relative spread of the samples of one run; a series is not assumed to be quieter than its samples.
     """
-    return spreads_of([values], within)[0]
-
-
-def spreads_of(series: Sequence[Sequence[float]], within: float = 0.0) -> list[SeriesSpread]:
-    """The spread of each series, as `spread_of` says; those of many series take little longer than that of one."""
+    logs = [math.log(value) for value in values[-WINDOW:]]
     prior = max(PRIOR_DEVIATION, within)
-    found = [SeriesSpread(prior)] * len(series)
-    by_size: dict[int, list[int]] = {}
-    for place, values in enumerate(series):
-        by_size.setdefault(min(len(values), WINDOW), []).append(place)
-    for size, places in by_size.items():
-        own = size - 1
-        if own < 1:
-            continue
-        logs = np.log([series[place][-WINDOW:] for place in places])
-        deviation = logs.std(axis=1, ddof=1)
-        if size >= ROBUST_FROM:
-            away = np.abs(logs - np.median(logs, axis=1, keepdims=True))
-            deviation = np.minimum(deviation, 1.4826 * np.median(away, axis=1) * math.sqrt(size / own))
-        blended = np.sqrt((PRIOR_DEGREES * prior**2 + own * deviation**2) / (PRIOR_DEGREES + own))
-        for place, one in zip(places, blended.tolist(), strict=True):
-            found[place] = SeriesSpread(one, PRIOR_DEGREES + own)
-    return found
+    own = len(logs) - 1
+    if own < 1:
+        return SeriesSpread(prior, PRIOR_DEGREES)
+    mean = math.fsum(logs) / len(logs)
+    # not statistics.stdev, which computes with fractions: thousands of series are judged for one page
+    deviation = math.sqrt(math.fsum((one - mean) ** 2 for one in logs) / own)
+    if len(logs) >= ROBUST_FROM:
+        middle = median(logs)
+        deviation = min(deviation, 1.4826 * median(abs(one - middle) for one in logs) * math.sqrt(len(logs) / own))
+    square = (PRIOR_DEGREES * prior**2 + own * deviation**2) / (PRIOR_DEGREES + own)
+    return SeriesSpread(math.sqrt(square), PRIOR_DEGREES + own)
 
 
 def find_departure(values: Sequence[float], most: int, within: float = 0.0) -> Departure | None:

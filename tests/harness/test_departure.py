@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from opgauge.harness.judge.departure import PRIOR_DEVIATION, SeriesSpread, find_departure, spread_of, spreads_of
+from opgauge.harness.judge.departure import PRIOR_DEVIATION, SeriesSpread, find_departure, spread_of
 
 
 def noisy(level: float, count: int, deviation: float = 0.01, seed: int = 1) -> list[float]:
@@ -69,11 +69,9 @@ def test_a_spread_without_runs_is_the_prior() -> None:
     assert SeriesSpread().half_width() == pytest.approx(0.365, abs=0.01)
 
 
-def test_spreads_of_many_series_are_those_of_each() -> None:
-    """Whatever their lengths; a spread blends the deviation of the latest twenty with the prior."""
+def test_a_spread_blends_the_deviation_of_the_latest_twenty_with_the_prior() -> None:
+    """Few runs by their own deviation."""
     series = [noisy(100, count, 0.03, seed=count) for count in (1, 2, 5, 6, 20, 35, 20, 2)]
-    assert spreads_of(series, 0.05) == [spread_of(one, 0.05) for one in series]
-    assert spreads_of([]) == []
     logs = np.log(series[2])
     blended = np.sqrt((3 * PRIOR_DEVIATION**2 + 4 * logs.var(ddof=1)) / 7)
     assert spread_of(series[2]).deviation == pytest.approx(blended)
