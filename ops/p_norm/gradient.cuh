@@ -34,7 +34,7 @@ __device__ __forceinline__ A gradient(A x, const Scale<A>& by, A q) {
   if constexpr (GRAD_MODE == ROOT_CUBED) return ratio * root(size) * by.dy;
   const A value = sign * power(size, q) * by.dy;
   if constexpr (GRAD_MODE != BELOW_ONE) return value;
-  // The power of a ratio that underflows is infinite, and 0 times that is NaN; as is that of a ratio to infinity.
+  // The power of a ratio that underflows is infinite, and 0 times that is NaN. With an infinite norm the formula says NaN.
   const bool lost = size == A(0) && by.dy == A(0) && by.inverse > A(0);
   return x == A(0) || lost ? A(0) : value;
 }
