@@ -29,12 +29,12 @@ struct Elements;
 DEFINE_Elements;
 
 // Offset of the first element of a result.
-__device__ __forceinline__ long long first_of(const Elements<BY_ROW>& x, int result) {
-  return static_cast<long long>(result) * x.length;
+__device__ __forceinline__ unsigned int first_of(const Elements<BY_ROW>& x, int result) {
+  return static_cast<unsigned int>(result) * x.length;
 }
-__device__ __forceinline__ long long first_of(const Elements<BY_COLUMN>& x, int result) {
+__device__ __forceinline__ unsigned int first_of(const Elements<BY_COLUMN>& x, int result) {
   const unsigned int outer = quotient(result, x.columns);
-  return result + static_cast<long long>(outer) * (x.length - 1) * x.columns.value;
+  return result + outer * (x.length - 1) * x.columns.value;
 }
 __device__ __forceinline__ long long first_of(const Elements<TWO_GROUPS>& x, int result) {
   const unsigned int outer = quotient(result, x.c), a = quotient(outer, x.b);
@@ -44,9 +44,9 @@ __device__ __forceinline__ long long first_of(const Elements<TWO_GROUPS>& x, int
 __device__ __forceinline__ long long first_of(const Elements<ANY_AXES>& x, int result) { return offset_of(result, x.kept); }
 
 // Offset of element `index` of a result from its first one.
-__device__ __forceinline__ long long offset_in(const Elements<BY_ROW>&, int index) { return index; }
-__device__ __forceinline__ long long offset_in(const Elements<BY_COLUMN>& x, int index) {
-  return static_cast<long long>(index) * x.columns.value;
+__device__ __forceinline__ unsigned int offset_in(const Elements<BY_ROW>&, int index) { return index; }
+__device__ __forceinline__ unsigned int offset_in(const Elements<BY_COLUMN>& x, int index) {
+  return index * x.columns.value;
 }
 __device__ __forceinline__ long long offset_in(const Elements<TWO_GROUPS>& x, int index) {
   const unsigned int outer = quotient(index, x.r2);
@@ -67,7 +67,7 @@ __device__ __forceinline__ bool reduces_last(const Elements<P>& x) {
 // Block    a power of two of threads, or whole warps for BY_ROW   Needs  length ≤ EACH · lanes for BY_ROW and BY_COLUMN
 // Writes   out[results]; with splits, partials[splits][results] and counters[grid x], which it leaves zero
 // Why      all EACH loads of a lane are in flight together, without masks of vectors
-template <typename F, Pattern P, int EACH>
+template <typename F, Pattern P, int EACH, bool STREAM>
 __global__ void __launch_bounds__(REDUCE_THREADS) reduce_elements_lanes(
     const typename F::Input* __restrict__ x, const typename F::Input* __restrict__ second,
     typename F::Output* __restrict__ out, F f, Elements<P> elements, int results, int bits, int share,
@@ -85,20 +85,26 @@ __global__ void __launch_bounds__(REDUCE_THREADS) reduce_elements_lanes(
   const T* const other = F::TWO ? second + first_of(elements, own) : from;
   Acc mine = f.identity(), apart = f.identity();  // two independent chains of additions
   const auto take = [&](int first, int end) {
-    VectorWord<T, 1> one[EACH], two[EACH];
+    const int count = ((end - 1 - first) >> bits) + 1;  // of this lane, 0 or less for none
+    const auto at = [&](const T* base, int j) {
+      if constexpr (LOOPS) {
+        return base + offset_in(elements, first + (j << bits));
+      } else {  // one multiplication per address
+        const unsigned int step = offset_in(elements, static_cast<unsigned int>(sizeof(T))) << bits;
+        const char* const bytes = reinterpret_cast<const char*>(base + offset_in(elements, first));
+        return reinterpret_cast<const T*>(bytes + static_cast<unsigned long long>(step) * j);
+      }
+    };
+    T one[EACH], two[EACH];
 #pragma unroll
     for (int j = 0; j < EACH; ++j) {
-      const int index = first + (j << bits);
-      const long long offset = offset_in(elements, index);
-      one[j] = fetch_where<T, 1, false>(from + offset, index < end);
-      if constexpr (F::TWO) two[j] = fetch_where<T, 1, false>(other + offset, index < end);
+      one[j] = j < count ? load<T, 1, STREAM>(at(from, j)).at[0] : f.neutral();
+      if constexpr (F::TWO) two[j] = j < count ? load<T, 1, STREAM>(at(other, j)).at[0] : f.neutral();
     }
 #pragma unroll
     for (int j = 0; j < EACH; ++j) {
-      if (first + (j << bits) >= end) continue;
-      const T a = as_vector<T, 1>(one[j]).at[0], b = F::TWO ? as_vector<T, 1>(two[j]).at[0] : a;
       Acc& sum = j % 2 == 0 ? mine : apart;
-      sum = f.take(sum, a, b);
+      sum = f.take(sum, one[j], F::TWO ? two[j] : one[j]);
     }
   };
   if constexpr (LOOPS) {

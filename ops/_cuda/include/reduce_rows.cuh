@@ -142,18 +142,22 @@ __global__ void __launch_bounds__(REDUCE_THREADS, GRID_RESIDENT - (sizeof(typena
     int each, unsigned long long* flagged) {
   using Acc = typename F::Acc;
   const int row = blockIdx.x, split = blockIdx.y, splits = gridDim.y;
-  const int outer = row / inner;
-  const long long first = (static_cast<long long>(outer) * segments * inner + (row - outer * inner)) * length;
+  long long first = row * length;
+  if (segments > 1) {
+    const int outer = row / inner;
+    first = (static_cast<long long>(outer) * segments * inner + (row - outer * inner)) * length;
+  }
   Acc mine = f.identity();
   const long long part = segments == 1 ? share * split : 0;
   const int last = segments == 1 ? 1 : min(segments, (split + 1) * each);
+  int segment = segments == 1 ? 0 : split * each;
 #pragma unroll 1
-  for (int segment = segments == 1 ? 0 : split * each; segment < last; ++segment) {
+  do {
     const long long start = first + static_cast<long long>(segment) * inner * length;
     mine = f.merge(mine, take_range<F, V, GRID_IN_FLIGHT<F>, STREAM, WHOLE>(
                              f, x, second, start + part, start + min(length, part + share), shift, threadIdx.x,
                              REDUCE_THREADS));
-  }
+  } while (++segment < last);
   flagged += static_cast<long long>(row) * (splits - 1) * WORDS<Acc>;
   if (split < splits - 1) {
     mine = merge_warps(f, mine, REDUCE_THREADS);
@@ -176,7 +180,7 @@ __global__ void __launch_bounds__(REDUCE_THREADS, GRID_RESIDENT - (sizeof(typena
 // Waits    the last blocks merge, `lanes` threads per row; they start after all others
 // Why      memory is read in the order of its addresses, and no block waits while valid are vectors to read
 template <typename F, int V, int THREADS, int EACH>
-__global__ void __launch_bounds__(THREADS, F::TWO && V == 2 ? 1 : MOST_THREADS / THREADS) reduce_rows_once(
+__global__ void __launch_bounds__(THREADS, MOST_THREADS / THREADS) reduce_rows_once(
     const typename F::Input* __restrict__ x, const typename F::Input* __restrict__ second,
     typename F::Output* __restrict__ out, F f, int rows, long long length, int shift, int share, int lanes,
     Divisor splits_of, unsigned long long* flagged) {

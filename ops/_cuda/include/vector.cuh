@@ -77,9 +77,9 @@ __device__ __forceinline__ Vector<T, N> as_vector(const VectorWord<T, N>& word) 
   return *reinterpret_cast<const Vector<T, N>*>(&word);
 }
 
-template <typename T, int N>
+template <typename T, int N, bool STREAM = false>
 __device__ __forceinline__ Vector<T, N> load(const T* from) {
-  return as_vector<T, N>(fetch<T, N>(from));
+  return as_vector<T, N>(fetch<T, N, STREAM>(from));
 }
 
 // L2 evict_last, for which L2 reserves lines (3/16 of it on an H200). Accesses to them do not wait for other lines to be

@@ -10,7 +10,7 @@ from opgauge.ops._core.op import Array
 from opgauge.ops._cuda.reduction.problem import (
     LARGEST,
     LARGEST_GRID,
-    STREAMED_ROWS,
+    STREAMED_FROM,
     THREADS,
     WARP,
     GpuSize,
@@ -18,6 +18,7 @@ from opgauge.ops._cuda.reduction.problem import (
     ReduceProblem,
     most_splits,
 )
+from opgauge.ops._cuda.source import flag
 from opgauge.ops._cuda.struct import DIVISOR, pack
 
 ELEMENTS_EACH, FEWEST_EACH, ELEMENTS_LENGTH = 8, 2, 256
@@ -29,8 +30,10 @@ ELEMENTS_THREADS, MANY_LANES, ELEMENTS_BLOCKS = 128, 1 << 16, 8
 share a result. Many small blocks cost more than their work: 217600 sums of two took 1.87 us, not 1.41."""
 SHORT_BYTES = 96
 """Maximum bytes of a row of partial vectors, or of a column, for which single elements are as fast as vectors."""
-ODD_ROWS = range(513, 1153)
-"""Length in 4-byte elements of unaligned rows that are read element by element: masked vectors cost 5 to 7 %."""
+ODD_EACH, ODD_LENGTH = 9, 9 * THREADS
+"""Loads in flight and maximum length of unaligned rows of elements of 4 bytes or more, so that 33 x 33 is 9 elements for
+each of 128 lanes: masked vectors take up to 1.9 times as long from cache and 1.2 from memory. Of two tensors and of
+8-byte elements, where all fit in the cache: others take 0.75 to 1.1 times as long by vectors."""
 SINGLE_SUMS = ("BY_ROW", "BY_COLUMN")
 """Patterns of which a lane reads all of its elements at once."""
 DIGITS = 6
@@ -63,27 +66,36 @@ STRUCTS = {
 """Structs of `include/reduce_elements.cuh`. innermost: whether the last axis is reduced. Strides are in elements."""
 
 
-def _lane_bits(length: int, most: int) -> int:
+def _lane_bits(length: int, most: int, each: int = ELEMENTS_EACH) -> int:
     """Base-2 logarithm of the lanes that read `length` elements with all loads in flight; at most `most`."""
-    return min((-(-length // ELEMENTS_EACH) - 1).bit_length(), most)
+    return min((-(-length // each) - 1).bit_length(), most)
 
 
-def elements_templates(*patterns: str) -> list[str]:
-    """Template arguments of reduce_elements_lanes after the functor."""
-    return [
-        f"{pattern}, {each}"
+def elements_templates(*patterns: str, odd: bool = False) -> list[str]:
+    """Template arguments of reduce_elements_lanes after the functor; odd: with those of unaligned rows."""
+    found = [
+        _template(pattern, each)
         for pattern in patterns
         for each in ((FEWEST_EACH, ELEMENTS_EACH) if pattern in SINGLE_SUMS else (ELEMENTS_EACH,))
     ]
+    return found + [_template("BY_ROW", ODD_EACH, streams=streams) for streams in (False, True) if odd]
 
 
-def _elements(problem: ReduceProblem, pattern: str, struct: Array, bits: int, threads: int, reason: str) -> ReducePlan:
+def _template(pattern: str, each: int, *, streams: bool = False) -> str:
+    return f"{pattern}, {each}, {flag(streams)}"
+
+
+def _elements(
+    problem: ReduceProblem, template: str, struct: Array, bits: int, threads: int, reason: str
+) -> ReducePlan:
     count, length = problem.axes.count, problem.axes.length
     numbers = (struct, np.int32(count), np.int32(bits), np.int32(length))
     grid = (-(-count // (threads >> bits)), 1)
-    each = FEWEST_EACH if length <= FEWEST_EACH else ELEMENTS_EACH
-    template = f"{pattern}, {each}"
     return ReducePlan("reduce_elements_lanes", template, grid, (threads,), numbers, reason, "counters")
+
+
+def _cached(pattern: str, length: int) -> str:
+    return _template(pattern, FEWEST_EACH if length <= FEWEST_EACH else ELEMENTS_EACH)
 
 
 def _most_threads(lanes: int) -> int:
@@ -95,15 +107,22 @@ def few_rows(problem: ReduceProblem, rows: int, length: int) -> ReducePlan | Non
     whole = problem.shift == length % problem.width == 0
     short = not whole and length * problem.itemsize <= SHORT_BYTES and problem.size <= LARGEST
     struct = pack(BY_ROW_STRUCT, {"length": length, "unused": 0})
-    odd = not whole and problem.itemsize == 4 and length in ODD_ROWS and not problem.paired
-    if odd and not problem.streams(STREAMED_ROWS):
-        return _elements(problem, "BY_ROW", struct, _lane_bits(length, 8), THREADS, "unaligned rows")
     block = few and not (whole and problem.itemsize == 4)
+    if not few and not whole and _is_odd(problem, length):
+        template = _template("BY_ROW", ODD_EACH, streams=problem.nbytes >= STREAMED_FROM)
+        return _elements(problem, template, struct, _lane_bits(length, 8, ODD_EACH), THREADS, "unaligned rows")
     if length > (ELEMENTS_EACH * THREADS if block else ELEMENTS_LENGTH) or not (few or short):
         return None
     bits = _lane_bits(length, 8)
     threads = max(1 << bits, min(_most_threads(rows << bits), -(-(rows << bits) // WARP) * WARP))
-    return _elements(problem, "BY_ROW", struct, bits, threads, "few elements" if few else "short unaligned rows")
+    reason = "few elements" if few else "short unaligned rows"
+    return _elements(problem, _cached("BY_ROW", length), struct, bits, threads, reason)
+
+
+def _is_odd(problem: ReduceProblem, length: int) -> bool:
+    if problem.itemsize < 4 or not FEWEST_EACH < length <= ODD_LENGTH or problem.size > LARGEST:
+        return False
+    return (problem.itemsize == 4 and not problem.paired) or problem.nbytes * (1 + problem.paired) < STREAMED_FROM
 
 
 def few_columns(problem: ReduceProblem, layout: Reduction) -> ReducePlan | None:
@@ -115,7 +134,8 @@ def few_columns(problem: ReduceProblem, layout: Reduction) -> ReducePlan | None:
     every = layout.count << bits
     lanes = max(WARP, 1 << (min(every, _most_threads(every)) - 1).bit_length())
     struct = pack(BY_COLUMN_STRUCT, {"length": layout.length, "columns": layout.c})
-    return _elements(problem, "BY_COLUMN", struct, bits, lanes, "few elements" if few else "short columns")
+    template = _cached("BY_COLUMN", layout.length)
+    return _elements(problem, template, struct, bits, lanes, "few elements" if few else "short columns")
 
 
 def _digits(axes: tuple[tuple[int, int], ...]) -> Array:

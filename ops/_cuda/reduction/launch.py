@@ -67,7 +67,8 @@ def expressions(functor: str, width: int, *, only_rows: bool = False, light: boo
     """Kernel instances that `launch` may need for this functor."""
     flags, paired = ("false", "true"), only_rows
     both = tuple(f"{width}, {streams}, {whole}" for streams, whole in product(flags, flags))
-    found = [("reduce_elements_lanes", one) for one in elements_templates("BY_ROW", "TWO_GROUPS", "ANY_AXES")]
+    elements = elements_templates("BY_ROW", "TWO_GROUPS", "ANY_AXES", odd=width <= 4)
+    found = [("reduce_elements_lanes", one) for one in elements]
     found += [(f"reduce_rows_{scope}", these) for scope in ("lanes", "grid") for these in both]
     if width == 4:
         found += [("reduce_rows_block", block_template(width, paired=paired, streams=bool(at))) for at in (0, 1)]
