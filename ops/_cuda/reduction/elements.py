@@ -85,9 +85,7 @@ def _template(pattern: str, each: int, *, streams: bool = False) -> str:
     return f"{pattern}, {each}, {flag(streams)}"
 
 
-def _elements(
-    problem: ReduceProblem, template: str, struct: Array, bits: int, threads: int, reason: str
-) -> ReducePlan:
+def _elements(problem: ReduceProblem, template: str, struct: Array, bits: int, threads: int, reason: str) -> ReducePlan:
     count, length = problem.axes.count, problem.axes.length
     numbers = (struct, np.int32(count), np.int32(bits), np.int32(length))
     grid = (-(-count // (threads >> bits)), 1)
