@@ -98,7 +98,7 @@ class Ceilings:
 
     def _time_ns(self, times_ns: Sequence[float], gbps: float | None, nbytes: int) -> float | None:
         if times_ns:
-            return _between(self.sizes, times_ns, nbytes)
+            return _between(self.sizes, times_ns, nbytes, self.launch_ns)
         return nbytes / gbps if gbps else None
 
     def _matrix_rate(self, dtype: str, *, relaxed: bool) -> tuple[float | None, str]:
@@ -124,13 +124,14 @@ class PeakBound(NamedTuple):
     peak: str
 
 
-def _between(sizes: Sequence[int], times: Sequence[float], size: int) -> float:
-    """Time for `size`: proportional beyond the largest measured size, constant below the smallest.
+def _between(sizes: Sequence[int], times: Sequence[float], size: int, launch_ns: float | None) -> float:
+    """Time for `size`: proportional beyond the largest measured size, a line to an empty launch below the smallest.
 
     Between two sizes the lesser of a power law and a line, which a launch followed by a constant rate is.
     """
     if size <= sizes[0]:
-        return times[0]
+        empty_ns = times[0] if launch_ns is None else min(launch_ns, times[0])
+        return empty_ns + (times[0] - empty_ns) * size / sizes[0]
     if size >= sizes[-1]:
         return times[-1] * size / sizes[-1]
     above = bisect_right(sizes, size)
