@@ -47,7 +47,7 @@ def test_what_is_no_device_raises() -> None:
     [(100, 8.0), (1000, 8.0), (4000, 16.0), (2500, 12.0), (8000, 16.0 * 8**0.5), (16000, 128.0), (32000, 256.0)],
 )
 def test_the_floor_is_a_copy_of_the_same_bytes(nbytes: int, expected_ns: float) -> None:
-    """Between measured sizes by a line or a power law, beyond them in proportion, below them the least if no launch is known."""
+    """Between measured sizes by a line or a power law, beyond them in proportion; the least below, without a launch."""
     times = {"copies_ns": (8.0, 16.0, 128.0), "writes_ns": (1.0, 2.0, 4.0)}
     found = Ceilings("cuda:0", 250.0, sizes=(1000, 4000, 16000), **times)  # type: ignore[arg-type]
     assert found.floor_ns(nbytes, 0, "float32") == pytest.approx(expected_ns)
@@ -55,7 +55,7 @@ def test_the_floor_is_a_copy_of_the_same_bytes(nbytes: int, expected_ns: float) 
 
 @pytest.mark.parametrize(("launch_ns", "expected_ns"), [(4.0, 5.0), (9.0, 8.0)])
 def test_the_floor_of_the_smallest_cases_begins_at_an_empty_launch(launch_ns: float, expected_ns: float) -> None:
-    """A quarter of the smallest measured size takes a launch and a quarter of the difference, and no longer than all."""
+    """A quarter of the smallest measured size takes a launch and a quarter of the rest, and no longer than all."""
     found = Ceilings("cuda:0", 250.0, launch_ns=launch_ns, sizes=(1000, 4000), copies_ns=(8.0, 16.0))
     assert found.floor_ns(250, 0, "float32") == expected_ns
 

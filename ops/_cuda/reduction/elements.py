@@ -31,8 +31,8 @@ share a result. Many small blocks cost more than their work: 217600 sums of two 
 SHORT_BYTES = 96
 """Maximum bytes of a row of partial vectors, or of a column, for which single elements are as fast as vectors."""
 ODD_EACH, ODD_LENGTH = 9, 9 * THREADS
-"""Loads in flight and maximum length of unaligned rows of elements of 4 bytes or more, so that 33 x 33 is 9 elements for
-each of 128 lanes: masked vectors take up to 1.9 times as long from cache and 1.2 from memory. Of two tensors and of
+"""Loads in flight and maximum length of unaligned rows of elements of 4 bytes or more, so that 33 x 33 is 9 elements
+for each of 128 lanes: masked vectors take up to 1.9 times as long from cache and 1.2 from memory. Of two tensors and of
 8-byte elements, where all fit in the cache: others take 0.75 to 1.1 times as long by vectors."""
 SINGLE_SUMS = ("BY_ROW", "BY_COLUMN")
 """Patterns of which a lane reads all of its elements at once."""

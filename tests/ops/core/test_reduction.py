@@ -12,7 +12,7 @@ import pytest
 from opgauge.ops import find_kernel
 from opgauge.ops._core.axes import as_reduction, merge_axes, reduction_steps
 from opgauge.ops._core.errors import AxisError
-from opgauge.ops._cuda.reduction import elements, launch, plan
+from opgauge.ops._cuda.reduction import launch, plan
 from opgauge.ops._cuda.reduction.columns import COLUMN_THREADS, SPLIT_LANES
 from opgauge.ops._cuda.reduction.problem import (
     GRID_RESIDENT,
