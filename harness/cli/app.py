@@ -76,11 +76,16 @@ class VerbGroup(TyperGroup):
     """Verbs that accept `--builtin` after their name too, as `opgauge run --builtin`."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Parse `args` with `--builtin` first; words after `--` are left alone."""
-        end = args.index("--") if "--" in args else len(args)
-        if BUILTIN in args[:end]:
-            args = [BUILTIN, *(one for one in args[:end] if one != BUILTIN), *args[end:]]
-        return super().parse_args(ctx, args)
+        """Parse `args` with `--builtin` first."""
+        return super().parse_args(ctx, builtin_first(args))
+
+
+def builtin_first(args: list[str]) -> list[str]:
+    """The words of a command with `--builtin` first, if it is among them; words after `--` are left alone."""
+    end = args.index("--") if "--" in args else len(args)
+    if BUILTIN not in args[:end]:
+        return args
+    return [BUILTIN, *(one for one in args[:end] if one != BUILTIN), *args[end:]]
 
 
 app = typer.Typer(

@@ -33,11 +33,10 @@ from opgauge.harness.cli.options import (
     chosen_devices,
     command_line,
     database_url,
-    load,
     open_progress,
-    select,
     select_implementations,
 )
+from opgauge.harness.cli.selection import RunSelection, selection_to_resume
 
 if TYPE_CHECKING:
     from opgauge.harness.case.case import Case
@@ -67,7 +66,12 @@ def run(
     db: Database = None,
     resume: Annotated[
         str | None,
-        typer.Option("--resume", metavar="RUN", help="Resume this run (or `last`): measure only what is missing."),
+        typer.Option(
+            "--resume",
+            metavar="RUN",
+            help="Resume this run (or `last`): measure only what is missing. Without paths, filters, -i and --device, "
+            "those of that run are used; its other options are not.",
+        ),
     ] = None,
     budget: SampleBudget = None,
     timeout: Timeout = None,
@@ -102,7 +106,8 @@ def run(
 
     Ends with 3 if one of our own implementations is wrong or broken (failures of peers are reported, and do not
     fail the run), 5 if nothing was measured, 130 when interrupted (143 by SIGTERM, 129 by SIGHUP): finished results
-    are stored, and --resume last measures the rest, on like hardware with the same code and versions.
+    are stored, and --resume last measures the rest of the same selection, on like hardware with the same code and
+    versions.
 
     Example: opgauge run --tag seed --op p_norm_grad --device cpu
     """
@@ -110,20 +115,23 @@ def run(
 
     settings = load_settings()
     budget_s, timeout_s, notify = budget or settings.budget_s, timeout or settings.timeout_s, silent if quiet else tell
+    chosen = RunSelection(paths, op, tag, dtype, name, case, implementation, device)
+    if resume:
+        chosen, resume = selection_to_resume(chosen, resume, database_url(db), notify)
     if gpus or cluster:
         from opgauge.harness.cli.cluster import run_over
 
         if profile:
             msg = "--profile lists kernels on one device: leave out --gpus and --cluster"
             raise typer.BadParameter(msg)
-        chosen = select(load(paths, ops=op), ops=op, tags=tag, dtypes=dtype, names=name, patterns=case)
+        cases = chosen.load_cases()
         raise typer.Exit(
             run_over(
-                chosen,
+                cases,
                 gpus=gpus,
                 scheduler=cluster,
-                implementations=select_implementations(chosen, implementation),
-                devices=device,
+                implementations=select_implementations(cases, chosen.implementation),
+                devices=chosen.device,
                 url=database_url(db),
                 resume=resume,
                 budget_s=budget_s,
@@ -138,14 +146,13 @@ def run(
             )
         )
     with nullcontext() if dry_run else early_worker(settings) as worker:
-        devices = chosen_devices(device)
-        cases = select(load(paths, ops=op), ops=op, tags=tag, dtypes=dtype, names=name, patterns=case)
-        names = select_implementations(cases, implementation)
+        devices, cases = chosen_devices(chosen.device), chosen.load_cases()
+        names = select_implementations(cases, chosen.implementation)
         from opgauge.harness.store import Store
 
         with Store.open(database_url(db)) as store:
             found = store.find_run(resume) if resume else None
-            on_cpu = [] if device else host_cases(cases, devices)
+            on_cpu = [] if chosen.device else host_cases(cases, devices)
             trials = planned(store, found, cases, names, devices, on_cpu)
             devices += ["cpu"] if on_cpu else []
             if dry_run:
