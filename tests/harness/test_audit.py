@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from math import inf
 from pathlib import Path
 from typing import Any
 from unittest.mock import Mock
@@ -16,6 +17,7 @@ from opgauge.harness.case.case import Case
 from opgauge.harness.case.file import load_cases
 from opgauge.harness.measure import timer_for
 from opgauge.harness.worker import audit as audit_module
+from opgauge.harness.worker import variation as variation_module
 from opgauge.harness.worker.attempt import Attempt, WrongError
 from opgauge.harness.worker.audit import Audit
 from opgauge.harness.worker.inputs import make_inputs
@@ -48,6 +50,13 @@ def inexact(kernel: Kernel, errors: Sequence[float]) -> Kernel:
         return run
 
     return replace(kernel, function=function, prepare=True, deterministic=False)
+
+
+@pytest.fixture(autouse=True)
+def _unhurried_probes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Probes of variations that no busy machine cuts short, here or in an earlier test."""
+    monkeypatch.setattr(variation_module, "MOST_S", inf)
+    monkeypatch.setattr(variation_module, "_FOUND", {})
 
 
 @pytest.fixture

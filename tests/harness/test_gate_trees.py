@@ -21,6 +21,7 @@ from tests.tinytree import ROOT, TinyTree
 
 QUICK = ("--pairs", "4", "--most-pairs", "4", "--block-s", "0.01", "--timeout", "2")
 PATIENT = (*QUICK, "--most-pairs", "8")
+UNHURRIED = (*PATIENT, "--timeout", "30")
 """For verdicts that a pair must not spoil which other processes disturbed."""
 POLICY = "defaults: {threshold: 50}  # a slowdown here is by 5000, and other processes take the cores meanwhile\n"
 ONCE = (*QUICK, "--pairs", "1", "--most-pairs", "1")
@@ -267,7 +268,7 @@ def test_the_bisection_that_the_gate_names_finds_the_commit(tmp_path: Path) -> N
         made.set_ops("tiny", {"double": body})
         made.write("ops/tiny/notes.txt", str(number))
         commits.append(made.commit(f"commit {number}"))
-    (found,) = json.loads(made.opgauge("gate", "--base", commits[0], *PATIENT, "--json", code=1))["cases"]
+    (found,) = json.loads(made.opgauge("gate", "--base", commits[0], *UNHURRIED, "--json", code=1))["cases"]
     assert "--bisect" in found["bisect"]
     program = tmp_path / "bin" / "opgauge"
     program.parent.mkdir()
@@ -275,7 +276,7 @@ def test_the_bisection_that_the_gate_names_finds_the_commit(tmp_path: Path) -> N
     program.chmod(0o755)
     made.write("notes.txt", "not committed")
     done = subprocess.run(
-        ["sh", "-c", f"{found['bisect']} {' '.join(PATIENT)}"],
+        ["sh", "-c", f"{found['bisect']} {' '.join(UNHURRIED)}"],
         cwd=made.path,
         env={
             **os.environ,
