@@ -38,8 +38,8 @@ class Ceilings:
         def faster(name: str) -> tuple[float, ...]:
             return tuple(map(min, getattr(self, name), getattr(other, name)))
 
-        def higher(name: str) -> float | None:
-            return max((one for one in (getattr(self, name), getattr(other, name)) if one is not None), default=None)
+        def known(name: str) -> list[float]:
+            return [one for one in (getattr(self, name), getattr(other, name)) if one is not None]
 
         rates = {
             dtype: max(self.matrix_gflops.get(dtype, 0.0), other.matrix_gflops.get(dtype, 0.0))
@@ -47,9 +47,10 @@ class Ceilings:
         }
         return replace(
             self,
-            copy_gbps=higher("copy_gbps"),
-            write_gbps=higher("write_gbps"),
+            copy_gbps=max(known("copy_gbps"), default=None),
+            write_gbps=max(known("write_gbps"), default=None),
             matrix_gflops=rates,
+            launch_ns=min(known("launch_ns"), default=None),
             copies_ns=faster("copies_ns"),
             writes_ns=faster("writes_ns"),
             reads_ns=faster("reads_ns"),

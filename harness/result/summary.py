@@ -73,7 +73,7 @@ def impossible_below(
         return None
     least_ns, smallest = bound.time_ns, min(reached.sizes, default=0)
     if nbytes < smallest and not bound.peak.startswith("matrix"):
-        least_ns *= nbytes / smallest  # smaller sizes take as long as the smallest measured one
+        least_ns *= nbytes / smallest  # most of it is the launch
     return None if least_ns < COARSE_NS / 10 else PeakBound(least_ns, bound.peak)
 
 

@@ -192,6 +192,8 @@ def test_the_better_of_two_measurements_of_a_peak_counts() -> None:
     best = first.best_of(second)
     assert (best.copy_gbps, best.write_gbps) == (10.0, 6.0)
     assert best.matrix_gflops == {"float32": 50.0, "float64": 9.0}
+    assert replace(first, launch_ns=5.0).best_of(replace(second, launch_ns=4.0)).launch_ns == 4.0
+    assert first.best_of(replace(second, launch_ns=4.0)).launch_ns == 4.0
     assert (best.copies_ns, best.writes_ns) == ((1.0, 3.0), (2.0, 3.0))
     assert first.best_of(Ceilings("cpu", 1.0, sizes=(10,))).copy_gbps == 1.0
 
