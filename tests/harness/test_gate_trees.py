@@ -21,8 +21,9 @@ from tests.tinytree import ROOT, TinyTree
 
 QUICK = ("--pairs", "4", "--most-pairs", "4", "--block-s", "0.01", "--timeout", "2")
 PATIENT = (*QUICK, "--most-pairs", "8")
-UNHURRIED = (*PATIENT, "--timeout", "30")
 """For verdicts that a pair must not spoil which other processes disturbed."""
+UNHURRIED = (*PATIENT, "--timeout", "30")
+"""The same for calls that they may delay by seconds."""
 POLICY = "defaults: {threshold: 50}  # a slowdown here is by 5000, and other processes take the cores meanwhile\n"
 ONCE = (*QUICK, "--pairs", "1", "--most-pairs", "1")
 BEFORE = {"steady": "sane", "slowed": "sane", "spoilt": "sane", "stuck": "sane", "dropped": "sane", "mended": "crash"}

@@ -92,7 +92,8 @@ def _elements(problem: ReduceProblem, template: str, struct: Array, bits: int, t
     return ReducePlan("reduce_elements_lanes", template, grid, (threads,), numbers, reason, "counters")
 
 
-def _cached(pattern: str, length: int) -> str:
+def _usual_template(pattern: str, length: int) -> str:
+    """Template arguments for sums of `length` of single loads, unless rows are unaligned."""
     return _template(pattern, FEWEST_EACH if length <= FEWEST_EACH else ELEMENTS_EACH)
 
 
@@ -102,25 +103,26 @@ def _most_threads(lanes: int) -> int:
 
 def few_rows(problem: ReduceProblem, rows: int, length: int) -> ReducePlan | None:
     few = problem.few
-    whole = problem.shift == length % problem.width == 0
+    whole = problem.has_whole_rows(length)
     short = not whole and length * problem.itemsize <= SHORT_BYTES and problem.size <= LARGEST
     struct = pack(BY_ROW_STRUCT, {"length": length, "unused": 0})
     block = few and not (whole and problem.itemsize == 4)
-    if not few and not whole and _is_odd(problem, length):
-        template = _template("BY_ROW", ODD_EACH, streams=problem.nbytes >= STREAMED_FROM)
+    if not few and not whole and _is_fastest_by_element(problem, length):
+        template = _template("BY_ROW", ODD_EACH, streams=problem.read_bytes >= STREAMED_FROM)
         return _elements(problem, template, struct, _lane_bits(length, 8, ODD_EACH), THREADS, "unaligned rows")
     if length > (ELEMENTS_EACH * THREADS if block else ELEMENTS_LENGTH) or not (few or short):
         return None
     bits = _lane_bits(length, 8)
     threads = max(1 << bits, min(_most_threads(rows << bits), -(-(rows << bits) // WARP) * WARP))
     reason = "few elements" if few else "short unaligned rows"
-    return _elements(problem, _cached("BY_ROW", length), struct, bits, threads, reason)
+    return _elements(problem, _usual_template("BY_ROW", length), struct, bits, threads, reason)
 
 
-def _is_odd(problem: ReduceProblem, length: int) -> bool:
+def _is_fastest_by_element(problem: ReduceProblem, length: int) -> bool:
+    """Whether single loads of unaligned rows are faster than masked vectors."""
     if problem.itemsize < 4 or not FEWEST_EACH < length <= ODD_LENGTH or problem.size > LARGEST:
         return False
-    return (problem.itemsize == 4 and not problem.paired) or problem.nbytes * (1 + problem.paired) < STREAMED_FROM
+    return (problem.itemsize == 4 and not problem.paired) or problem.read_bytes < STREAMED_FROM
 
 
 def few_columns(problem: ReduceProblem, layout: Reduction) -> ReducePlan | None:
@@ -132,7 +134,7 @@ def few_columns(problem: ReduceProblem, layout: Reduction) -> ReducePlan | None:
     every = layout.count << bits
     lanes = max(WARP, 1 << (min(every, _most_threads(every)) - 1).bit_length())
     struct = pack(BY_COLUMN_STRUCT, {"length": layout.length, "columns": layout.c})
-    template = _cached("BY_COLUMN", layout.length)
+    template = _usual_template("BY_COLUMN", layout.length)
     return _elements(problem, template, struct, bits, lanes, "few elements" if few else "short columns")
 
 

@@ -73,10 +73,18 @@ class ReduceProblem:
         """Elements from an aligned address to x."""
         return self.past % self.width
 
+    @property
+    def read_bytes(self) -> int:
+        """Bytes of all tensors."""
+        return self.nbytes * (2 if self.paired else 1)
+
+    def has_whole_rows(self, length: int) -> bool:
+        """Whether every row of this length begins and ends with a vector."""
+        return self.shift == length % self.width == 0
+
     def streams(self, megabytes: int) -> bool:
         """Whether reads are L2 evict_first, as for sizes up to `megabytes`."""
-        nbytes = self.nbytes * (2 if self.paired else 1)
-        return nbytes >= STREAMED_FROM and nbytes >> 20 <= megabytes
+        return self.read_bytes >= STREAMED_FROM and self.read_bytes >> 20 <= megabytes
 
 
 @dataclass(frozen=True, slots=True)

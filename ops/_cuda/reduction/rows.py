@@ -79,10 +79,6 @@ def _template(problem: ReduceProblem, *, whole: bool, streams: bool) -> str:
     return f"{problem.width}, {flag(streams)}, {flag(whole)}"
 
 
-def _is_whole(problem: ReduceProblem, length: int) -> bool:
-    return problem.shift == length % problem.width == 0
-
-
 def _lanes(problem: ReduceProblem, rows: int, length: int, device: GpuSize) -> ReducePlan:
     vectors = touched_vectors(rows, length, problem.width, problem.shift)
     lanes = lanes_for(VECTORS_PER_LANE, vectors, WARP if vectors <= SHORT_ROW else THREADS)
@@ -93,7 +89,7 @@ def _lanes(problem: ReduceProblem, rows: int, length: int, device: GpuSize) -> R
             break
         lanes *= 2
     numbers = (np.int64(rows), np.int64(length), np.int32(problem.shift), np.int32(lanes))
-    template = _template(problem, whole=_is_whole(problem, length), streams=problem.streams(STREAMED_ROWS))
+    template = _template(problem, whole=problem.has_whole_rows(length), streams=problem.streams(STREAMED_ROWS))
     grid = (-(-rows * lanes // THREADS),)
     return ReducePlan("reduce_rows_lanes", template, grid, (THREADS,), numbers, f"{lanes} lanes a row")
 
@@ -111,7 +107,8 @@ def _each(*, paired: bool) -> int:
 
 def _block(problem: ReduceProblem, rows: int, length: int) -> ReducePlan | None:
     vectors = length // problem.width
-    if not _is_whole(problem, length) or problem.itemsize != 4 or problem.width != 4 or vectors not in BLOCK_VECTORS:
+    fits = problem.has_whole_rows(length) and vectors in BLOCK_VECTORS
+    if not fits or problem.itemsize != 4 or problem.width != 4:
         return None
     times = 1 if problem.paired else BLOCK_STREAMED
     template = block_template(problem.width, paired=problem.paired, streams=problem.streams(STREAMED_ROWS * times))
@@ -137,7 +134,7 @@ def _alone(problem: ReduceProblem, rows: int, length: int, device: GpuSize) -> R
     most = _alone_threads(problem.itemsize, paired=problem.paired)
     threads = max(ONE_ROW_THREADS // 2, -(-vectors // (ALONE_EACH * WARP)) * WARP)
     few = rows <= device.multiprocessors and vectors > 2 * THREADS and threads <= most
-    if not few or not problem.light or not _is_whole(problem, length):
+    if not few or not problem.light or not problem.has_whole_rows(length):
         return None
     template = alone_template(problem.width, problem.itemsize, paired=problem.paired)
     numbers = (np.int32(vectors),)
@@ -202,7 +199,7 @@ def _grid(problem: ReduceProblem, rows: int, length: int, device: GpuSize) -> Re
     if splits < 2:
         return None
     numbers = _grid_numbers(length, problem.shift, share, 1, 1, 1)
-    template = _template(problem, whole=_is_whole(problem, length), streams=problem.streams(STREAMED_ROWS))
+    template = _template(problem, whole=problem.has_whole_rows(length), streams=problem.streams(STREAMED_ROWS))
     reason = "long rows, fewer than resident blocks"
     return ReducePlan("reduce_rows_grid", template, (rows, splits), (THREADS,), numbers, reason, "flagged")
 
@@ -232,6 +229,6 @@ def segments_plan(problem: ReduceProblem, layout: Reduction, device: GpuSize) ->
     each = -(-layout.r1 // splits)
     splits = -(-layout.r1 // each)
     numbers = _grid_numbers(layout.r2, problem.shift, layout.r2, layout.r1, layout.b, each)
-    template = _template(problem, whole=_is_whole(problem, layout.r2), streams=problem.streams(STREAMED_ROWS))
+    template = _template(problem, whole=problem.has_whole_rows(layout.r2), streams=problem.streams(STREAMED_ROWS))
     reason = "long segments of each result"
     return ReducePlan("reduce_rows_grid", template, (rows, splits), (THREADS,), numbers, reason, "flagged")
