@@ -61,7 +61,7 @@ class Trial(NamedTuple):
             patch.setattr(rows, "WARP_COLLECTS", self.seed % 200)
             if self.vectors:
                 patch.setattr(p_norm, "INF_RESIDENT", 0)
-                patch.setattr(p_norm, "_FEW_SHORT", 0)
+                patch.setattr(p_norm, "_FEW", 0)
                 patch.setattr(problem, "FEW_ELEMENTS", 0)
                 patch.setattr(rows, "ONCE_BYTES", 0)
                 patch.setattr(lerp, "LARGE_BYTES", 0)

@@ -72,6 +72,9 @@ def _first() -> tuple[tuple[str, ...], tuple[str, ...]]:
             once = [f"normalize_once<{ctype}, {widest}, {vectors}, {cluster}, {layout}>" for cluster in CLUSTERS]
             found += once[:1]
             clustered += once[1:]
+        clustered += [
+            f"normalize_once<{ctype}, 1, {most_vectors('SINGLE')}, {cluster}, SINGLE>" for cluster in CLUSTERS[1:]
+        ]
         for layout, vectors in (("SINGLE", FEW_VECTORS), ("SINGLE", 7), ("GROUPED", FEW_VECTORS)):
             found.append(f"normalize_once<{ctype}, 1, {vectors}, 1, {layout}>")
         found.append(f"normalize_once<{ctype}, {widest}, {FEW_VECTORS}, 1, SINGLE>")
@@ -135,7 +138,7 @@ def _once(call: Call) -> Bound | None:
     if found is None:
         return None
     group, cluster = found
-    if (cluster > 1 and (width == 1 or architecture() < HOPPER)) or call.x.size >= LARGEST_SIZE:
+    if (cluster > 1 and architecture() < HOPPER) or call.x.size >= LARGEST_SIZE:
         return None
     how = block_of(view, width, itemsize, group, cluster)
     if how is None:

@@ -16,6 +16,7 @@ from opgauge.ops.normalization.call import (
     STATIC_BYTES,
     VECTOR_BYTES,
     WARP,
+    WIDEST,
     View,
     declare,
 )
@@ -29,7 +30,7 @@ BLOCK_THREADS = (224, 448, 896)
 """Maximum threads of a block for four, two or one resident blocks with register-resident values."""
 MANY = 3
 """Blocks per multiprocessor from which four resident blocks are better than two."""
-ALONE_THREADS = {7: 256, 4: 512}
+ALONE_THREADS = {7: 256, 4: 512, 1: 512}
 """Maximum threads of a block that normalizes a channel alone, by vectors per thread."""
 READERS, WRITTEN, SHARING_THREADS = 256, 8, 768
 """Blocks that share many channels: reading threads, vectors per writing thread, maximum threads."""
@@ -70,9 +71,10 @@ def most_vectors(layout: str) -> int:
 def alone_vectors(vector_bytes: int, *, adds: bool) -> tuple[int, ...]:
     """Vectors per thread of a block that normalizes a channel alone: many small blocks hide latency.
 
-    With few blocks, or at the maximum of vectors, threads take fewer each: the last of these.
+    With few blocks, or at the maximum of vectors, threads take fewer each. One, in short code, where a warp holds a
+    channel; of eight elements also where several do, with few blocks.
     """
-    return (4,) if adds and vector_bytes > WORD_BYTES else (7, 4)
+    return (4, 1) if adds and vector_bytes > WORD_BYTES else (7, 4, 1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,7 +153,11 @@ def plan_alone(view: View, vector_bytes: int, width: int, *, adds: bool) -> tupl
     """Vectors per thread and threads of a block per channel, or None if its registers do not suffice."""
     vectors = view.images * view.post // width
     many = view.channels >= MANY * multiprocessors()
-    for each in alone_vectors(vector_bytes, adds=adds)[0 if many else -1 :]:
+    *several, one = alone_vectors(vector_bytes, adds=adds)
+    candidates = several if many else several[-1:]
+    if vectors <= WARP or (width == WIDEST and not many):
+        candidates.insert(0, one)
+    for each in candidates:
         threads = -(-vectors // (each * WARP)) * WARP
         if threads <= ALONE_THREADS[each]:
             return each, threads

@@ -6,8 +6,8 @@
 // Layout   x, y (N, C, post), post a multiple of V      Grid  C      Block  ≤ ALONE_THREADS<P>
 // Needs    at most P vectors per thread                 Writes  y, statistics
 // Why      all loads are in flight at once; short code, as a one-wave kernel is bound by instruction fetch
-template <int P>  // 7 or 4; both numbers are defined by channels_first.py
-constexpr int ALONE_THREADS = P == 7 ? ALONE_THREADS_7 : ALONE_THREADS_4;
+template <int P>  // 7, 4 or 1; the numbers are defined by channels_first.py
+constexpr int ALONE_THREADS = P == 7 ? ALONE_THREADS_7 : (P == 4 ? ALONE_THREADS_4 : ALONE_THREADS_1);
 #if __CUDA_ARCH__ >= 1000
 constexpr int FURTHER_REGISTERS = 16;  // avoids spills there
 #else
@@ -47,7 +47,7 @@ __global__ void __launch_bounds__(
   });
   if constexpr (ADDS) each([&](int j) { added[j].load_streaming(addend + place(j)); });
   const A gain = gamma[channel], offset = beta[channel], n = static_cast<A>(vectors) * V;
-  constexpr bool EARLY = P == 4;  // with more vectors, registers are scarce
+  constexpr bool EARLY = P <= 4;  // with more vectors, registers are scarce
   Moving<A> moving{};
   if constexpr (EARLY) moving = load_moving(statistics, channel);
 

@@ -51,8 +51,8 @@ _GRAD_BLOCKS = 32
 """Blocks per multiprocessor that traverse a gradient along columns; 64 is as fast on an H200."""
 _SHORT_COLUMNS = 1 << 11
 """Maximum vectors along the last axis for one pass, with norms from cache; 8192 is as fast on an H200."""
-_FEW_SHORT = 1 << 16
-"""Elements up to which a thread computes one, in rows shorter than a vector: 50 norms of one element took 1.68 us, not
+_FEW = 1 << 16
+"""Elements up to which a thread computes one, unless rows are whole vectors: 50 norms of one element took 1.68 us, not
 0.90, as threads waited for one norm after another. 200000 elements take 17 % longer so."""
 
 
@@ -122,18 +122,19 @@ def _gradient(p: float, layout: Reduction, x: Any, y: Any, dy: Any, dx: Any) -> 
     q = dtype_info(dtype_info(x.dtype.name).accumulate).numpy.type(p - 1)
     arrays = (x, y, dy, dx)
     shift = _shift(x, dx)
-    if layout.b == layout.c == 1 and layout.length < width and x.size <= _FEW_SHORT:
+    along_rows, whole = layout.b == layout.c == 1, shift == layout.length % width == 0
+    if along_rows and not whole and x.size <= _FEW:
         function = SOURCE.function(f"grad_rows<{ctype}, 1, {mode}, 1>")
         numbers: tuple[Any, ...] = (q, np.int32(x.size), np.int32(0), divisor(layout.length))
         return lambda: function((-(-x.size // ROW_THREADS),), (ROW_THREADS,), (*arrays, *numbers))
     if layout.length == 1 and whole_vector(x, x.size, *arrays) == width:  # every element has its own norm
         layout = Reduction(1, 1, 1, 1, x.size)
-    if layout.b == layout.c == 1 and shift is not None and x.size < (1 << 31) - (1 << 20):
+    if along_rows and shift is not None and x.size < (1 << 31) - (1 << 20):
         vectors = 2 if width > 2 and x.nbytes in PAIRED else 1
         blocks = max(1, -(-(x.size + shift) // (width * vectors * ROW_THREADS)))
         name = rows_kernel(width)
         numbers = (q, np.int32(x.size), np.int32(shift), divisor(layout.length))
-        if shift == layout.length % width == 0:
+        if whole:
             name, numbers = "grad_rows_aligned", (q, np.uint32(x.size // width), divisor(layout.length // width))
         function = SOURCE.function(f"{name}<{ctype}, {width}, {mode}, {vectors}>")
         return lambda: function((blocks,), (ROW_THREADS,), (*arrays, *numbers))
@@ -188,7 +189,8 @@ def _inf_rows(layout: Reduction, arrays: tuple[Any, ...], workspace: Any) -> Bou
     x, dx = arrays[0], arrays[3]
     rows, length, found = layout.a, layout.length, _shift(x, dx)
     width, shift = WIDTHS[x.dtype.name], found
-    if shift is None or length < width:
+    few = dx.size <= _FEW and length <= ROW_THREADS and not shift == length % width == 0
+    if shift is None or length < width or few:
         width, shift = 1, 0
     ctype, vectors = CTYPES[x.dtype.name], -(-length // width)
     if vectors <= ROW_THREADS:

@@ -106,7 +106,7 @@ def few_rows(problem: ReduceProblem, rows: int, length: int) -> ReducePlan | Non
     whole = problem.has_whole_rows(length)
     short = not whole and length * problem.itemsize <= SHORT_BYTES and problem.size <= LARGEST
     struct = pack(BY_ROW_STRUCT, {"length": length, "unused": 0})
-    block = few and not (whole and problem.itemsize == 4)
+    block = few and not (whole and problem.itemsize == 4 and problem.paired)
     if not few and not whole and _is_fastest_by_element(problem, length):
         template = _template("BY_ROW", ODD_EACH, streams=problem.read_bytes >= STREAMED_FROM)
         return _elements(problem, template, struct, _lane_bits(length, 8, ODD_EACH), THREADS, "unaligned rows")

@@ -65,6 +65,16 @@ def test_blocks_of_the_sites(monkeypatch: pytest.MonkeyPatch) -> None:
     assert channels_first_plan.plan_alone(View(32, 512, 784), 16, 4, adds=False) is None
 
 
+def test_short_code_where_a_warp_holds_a_channel(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Threads have one vector each then, and with few blocks also where several warps hold one in long vectors."""
+    device(monkeypatch, 132)
+    assert channels_first_plan.plan_alone(View(1, 5, 64), 16, 4, adds=False) == (1, 32)
+    assert channels_first_plan.plan_alone(View(4, 2000, 16), 16, 4, adds=True) == (1, 32)
+    assert channels_first_plan.plan_alone(View(4, 64, 64), 16, 4, adds=False) == (4, 32)
+    assert channels_first_plan.plan_alone(View(8, 64, 256), 16, 8, adds=True) == (1, 256)
+    assert channels_first_plan.plan_alone(View(8, 512, 256), 16, 8, adds=False) == (7, 64)
+
+
 @pytest.mark.parametrize("multiprocessors", [1, 20, 132, 200])
 @pytest.mark.parametrize("shared_bytes", [64 << 10, 227 << 10])
 @pytest.mark.parametrize("width", [2, 4, 8])

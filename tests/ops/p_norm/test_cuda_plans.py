@@ -71,13 +71,13 @@ def test_rows_with_ties_fit_the_blocks_that_hold_them(rows: int, length: int, dt
     for shift in {0, 1, width - 1}:
         found = Launched(rows, length, dtype, shift, extreme=True)
         if found.name.startswith("grad_inf_short_rows<"):
-            most = int(found.arguments[1])
+            most, held = int(found.arguments[1]), int(found.name[:-1].rpartition(", ")[2])
             assert 1 <= most <= found.threads == ROW_THREADS
             assert found.grid[0] * most >= rows > (found.grid[0] - 1) * most
             for first in range(0, min(rows, 64 * most), most):
-                begin = shift + first * length
+                begin = int(found.arguments[2]) + first * length
                 end = begin + min(most, rows - first) * length
-                assert -(-end // width) - begin // width <= SHORT_EACH * ROW_THREADS
+                assert -(-end // held) - begin // held <= SHORT_EACH * ROW_THREADS
         elif found.name.startswith("grad_inf_rows_block<"):
             assert found.grid == (rows,)
             assert found.threads == THREADS
