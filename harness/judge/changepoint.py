@@ -13,6 +13,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from itertools import pairwise
 from typing import NamedTuple
 
@@ -243,12 +244,19 @@ def _find_burst(logs: Floats, bounds: Sequence[int]) -> tuple[int, int, float] |
 
 def _polynomial(logs: Floats, bounds: Sequence[int], degree: int) -> Floats:
     """The trend of a degree, zero at first, that fits the logs best together with levels at these bounds."""
-    powers = np.linspace(-1.0, 1.0, logs.size)[:, None] ** np.arange(1, degree + 1)
-    points = np.arange(logs.size)[:, None]
-    levels = (points >= np.array(bounds[:-1])) & (points < np.array(bounds[1:]))
-    factors = np.linalg.lstsq(np.hstack((powers, levels)), logs, rcond=None)[0][:degree]
-    trend = powers @ factors
+    powers, sizes = _powers(logs.size, degree), np.diff(bounds)
+    both = np.vstack((powers, logs))
+    # within levels: what is left of the powers explains what is left of the logs
+    both -= np.repeat(np.add.reduceat(both, bounds[:-1], axis=1) / sizes, sizes, axis=1)
+    left, rest = both[:-1], both[-1]
+    trend = np.linalg.lstsq(left @ left.T, left @ rest, rcond=None)[0] @ powers
     return np.asarray(trend - trend[0])
+
+
+@lru_cache(maxsize=64)
+def _powers(count: int, degree: int) -> Floats:
+    """Powers 1 to `degree` of `count` points from -1 to 1, in rows."""
+    return np.asarray(np.linspace(-1.0, 1.0, count) ** np.arange(1, degree + 1)[:, None])
 
 
 def _partition(calm: _Calm) -> list[int]:

@@ -59,17 +59,17 @@ def spread_of(values: Sequence[float], within: float = 0.0) -> SeriesSpread:
 
     within: relative spread of the samples of one run; a series is not assumed to be quieter than its samples.
     """
-    logs = [math.log(value) for value in values[-WINDOW:]]
+    logs = list(map(math.log, values[-WINDOW:]))
     prior = max(PRIOR_DEVIATION, within)
     own = len(logs) - 1
     if own < 1:
         return SeriesSpread(prior, PRIOR_DEGREES)
     mean = math.fsum(logs) / len(logs)
     # not statistics.stdev, which computes with fractions: thousands of series are judged for one page
-    deviation = math.sqrt(math.fsum((one - mean) ** 2 for one in logs) / own)
+    deviation = math.dist(logs, [mean] * len(logs)) / math.sqrt(own)
     if len(logs) >= ROBUST_FROM:
         middle = median(logs)
-        deviation = min(deviation, 1.4826 * median(abs(one - middle) for one in logs) * math.sqrt(len(logs) / own))
+        deviation = min(deviation, 1.4826 * median([abs(one - middle) for one in logs]) * math.sqrt(len(logs) / own))
     square = (PRIOR_DEGREES * prior**2 + own * deviation**2) / (PRIOR_DEGREES + own)
     return SeriesSpread(math.sqrt(square), PRIOR_DEGREES + own)
 
