@@ -4,6 +4,7 @@
 #include <setjmp.h>
 #include <ucontext.h>
 
+#include <algorithm>
 #include <cstdio>
 #include <memory>
 #include <vector>
@@ -13,12 +14,14 @@
 constexpr int WARP = 32;
 constexpr size_t STACK = 40'000;  // no power of two: stacks would lie on the same lines of the cache
 constexpr int PATIENCE = 200;     // turns in which nobody gets further, where few blocks are under way
+constexpr size_t PART = 512;      // bytes of shared memory that are exchanged or left alone together
+constexpr char FRESH = static_cast<char>(0xff);  // NaN: shared memory that nothing was written to
 
-enum State { READY, WAITING, POLLING, DONE };
+enum State : char { READY, WAITING, POLLING, DONE };
 
 struct Fibre {
   Place place;
-  State state;
+  State* state;  // of its block
   int warp, lane;
   bool started = false;
   std::unique_ptr<char[]> stack{new char[STACK]};
@@ -32,8 +35,10 @@ struct Warp {
 
 struct Block {
   std::vector<Fibre> fibres;
+  std::vector<State> states;  // of the fibres, apart from them: a turn looks at all of them
   std::vector<Warp> warps;
   std::vector<char> shared;
+  std::vector<bool> written;  // parts of `shared`; others are fresh
   int left, at_barrier, late;  // a warp that goes on when nothing else does
   bool any;                    // thread gave what is not zero
 };
@@ -63,7 +68,7 @@ static void fail(const char* why) {
 extern "C" void __ubsan_handle_type_mismatch_v1_abort(void*, void*) { fail("misaligned access"); }
 
 static void pause(State state) {
-  fibre->state = state;
+  *fibre->state = state;
   if (!_setjmp(fibre->at)) _longjmp(scheduler, 1);
 }
 
@@ -92,16 +97,16 @@ static void open_barrier() {
   if (block->at_barrier < block->left) return;
   block->at_barrier = 0;
   block->late = random_below(block->warps.size() + 4);  // or none
-  for (Fibre& other : block->fibres) {
-    if (other.state == WAITING) other.state = READY;
+  for (State& other : block->states) {
+    if (other == WAITING) other = READY;
   }
 }
 
 void __syncthreads() {
   block->at_barrier += 1;
-  fibre->state = WAITING;
+  *fibre->state = WAITING;
   open_barrier();
-  pause(fibre->state);
+  pause(*fibre->state);
 }
 
 int __syncthreads_or(int given) {
@@ -127,7 +132,7 @@ uint64_t exchange(uint64_t bits, int step) {
     }
     memcpy(warp.given, taken, sizeof taken);
     warp.come = 0;
-    for (int i = 0; i < WARP; ++i) block->fibres[fibre->warp * WARP + i].state = READY;
+    for (int i = 0; i < WARP; ++i) block->states[fibre->warp * WARP + i] = READY;
   }
   pause(last ? READY : WAITING);
   return warp.given[lane];
@@ -153,11 +158,32 @@ static int find_shared(dl_phdr_info* library, size_t, void* base) {
   return 1;
 }
 
+// Exchange the shared memory that is in place, a block's or (null) nobody's any more, for that of another block.
+static void place_shared(Block* before, Block& next) {
+  static const std::vector<char> fresh(PART, FRESH);
+  for (size_t at = 0, part = 0; at < shared.second; at += PART, ++part) {
+    const size_t bytes = std::min(PART, shared.second - at);
+    char* const here = shared.first + at;
+    const bool written = memcmp(here, fresh.data(), bytes) != 0;
+    if (before && (written || before->written[part])) {
+      memcpy(before->shared.data() + at, here, bytes);
+      before->written[part] = true;
+    }
+    if (next.written[part]) {
+      memcpy(here, next.shared.data() + at, bytes);
+    } else if (written) {
+      memset(here, FRESH, bytes);
+    }
+  }
+}
+
 static void start(Block& made, Dim at, Dim blocks, Dim threads) {
   const int count = threads.x * threads.y * threads.z;
   made.fibres.resize(count);
+  made.states.assign(count, READY);
   made.warps.assign((count + WARP - 1) / WARP, Warp());
-  made.shared.assign(shared.second, static_cast<char>(0xff));  // NaN
+  made.shared.resize(shared.second);
+  made.written.assign((shared.second + PART - 1) / PART, false);
   made.left = count;
   made.at_barrier = 0;
   made.late = random_below(made.warps.size());
@@ -167,7 +193,7 @@ static void start(Block& made, Dim at, Dim blocks, Dim threads) {
     one.place = {{x, y % threads.y, y / threads.y}, at, threads, blocks};
     one.warp = i / WARP;
     one.lane = i % WARP;
-    one.state = READY;
+    one.state = &made.states[i];
   }
 }
 
@@ -175,12 +201,12 @@ static void start(Block& made, Dim at, Dim blocks, Dim threads) {
 static bool take_turn(Block& of) {
   const int count = of.fibres.size(), first = random_below(count), step = random_below(2) ? 1 : count - 1;
   bool any = false;
-  for (int n = 0, i = first; n < count; ++n, i = (i + step) % count) {
-    Fibre& next = of.fibres[i];
-    if ((next.state != READY && next.state != POLLING) || next.warp == of.late) continue;
-    resume(next);
-    any = any || next.state != POLLING;
-    if (next.state == DONE) {
+  for (int n = 0, i = first; n < count; ++n, i += i + step < count ? step : step - count) {
+    const State& state = of.states[i];
+    if ((state != READY && state != POLLING) || i / WARP == of.late) continue;
+    resume(of.fibres[i]);
+    any = any || state != POLLING;
+    if (state == DONE) {
       of.left -= 1;
       open_barrier();
     }
@@ -226,8 +252,7 @@ extern "C" const char* launch(void (*entry)(void**), void** given, const Dim* si
     if (stuck || chosen >= live.size() || random_below(8) == 0) chosen = random_below(live.size());
     block = live[chosen].get();
     if (held != block) {
-      if (held) memcpy(held->shared.data(), shared.first, shared.second);
-      memcpy(shared.first, block->shared.data(), shared.second);
+      place_shared(held, *block);
       held = block;
     }
     stuck = take_turn(*block) ? 0 : stuck + 1;

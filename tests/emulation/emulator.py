@@ -36,7 +36,7 @@ from tests.emulation.cublas import emulated_cuda
 HERE = Path(__file__).parent
 MODEL, CAPABILITY = "NVIDIA H200", "90"
 COMPILE = ("g++", "-std=c++20", "-fPIC", "-fno-gnu-unique", "-fno-strict-aliasing", "-U_FORTIFY_SOURCE", "-w", "-c")
-CHECKED = ("-O0", "-fsanitize=alignment", "-fno-sanitize-recover=all")
+CHECKED = ("-O1", "-fsanitize=alignment", "-fno-sanitize-recover=all")
 MARGIN = 4096
 """Bytes around an array that nothing may write, and that are NaN where they are read."""
 MARGIN_BYTE = 0xFF
@@ -128,7 +128,7 @@ class Emulator:
         self.device = folder / "device.o"
         self.asked: dict[CudaSource, list[str]] = {}
         self.libraries: dict[CudaSource, Library] = {}
-        _run(*COMPILE, "-O1", str(HERE / "device.cpp"), "-o", str(self.device))
+        _run(*COMPILE, "-O2", str(HERE / "device.cpp"), "-o", str(self.device))
 
     def function(self, source: CudaSource, expression: str) -> Any:
         """In place of `CudaSource.function`."""
