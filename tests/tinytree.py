@@ -79,7 +79,7 @@ def sane(out):
 
 
 def slow(out):
-    spin(0.02)
+    spin(0.005)
 
 
 def wrong(out):

@@ -171,7 +171,7 @@ def _open(pool: WorkerPool, device: str, threads: int, rng: random.Random) -> It
     environment = {PADDING: "x" * rng.randrange(MOST_PADDING)}
     if on_cpu:
         environment |= dict.fromkeys(THREAD_VARIABLES, str(threads))
-    preload = ("numba",) if on_cpu else ("cupy",)
+    preload = sorted(pool.imported) if on_cpu else ("cupy",)
     with ExitStack() as stack:
         executors = {
             side: stack.enter_context(pool.executor(side, preload=preload, environment=environment))

@@ -17,10 +17,11 @@ from opgauge.harness.errors import TreeError, WorkerError
 from opgauge.harness.gate.record import BASE, HEAD, MEASURING, BlockOutcome, JobRecord, outcome_from
 from opgauge.harness.judge.verdict import Subject
 from opgauge.harness.result.ceilings import Ceilings
-from opgauge.harness.result.result import Profile
+from opgauge.harness.result.result import Profile, Status
 from opgauge.harness.run.compiling import ONCE, Waiting, need_bytes, stopping
 from opgauge.harness.run.execute import LocalExecutor
 from opgauge.harness.run.tree import Tree, temporary_folder
+from opgauge.harness.run.worker_process import PRELOADED
 from opgauge.harness.worker import protocol
 from opgauge.harness.worker.kept import forget_values
 
@@ -66,6 +67,8 @@ class WorkerPool:
     Compiled Numba code of `ops` is cached by the content of its sources (see `worker.compiled_cache`), that of a
     project in folders of the pool, because a cache beside the source does not detect changes in inlined functions of
     other files. Inputs are cached too: drawing them takes longer than measuring.
+
+    imported: those of `PRELOADED` that kernels of either tree have imported in `look_ahead`.
     """
 
     def __init__(
@@ -88,6 +91,7 @@ class WorkerPool:
         self._folder = Path()
         self._next: tuple[str, LocalExecutor] | None = None
         self._ceilings: dict[str, Ceilings] = {}
+        self.imported: set[str] = set()
         self._seen: dict[tuple[str, Subject], BlockOutcome] = {}
 
     def __enter__(self) -> Self:
@@ -182,7 +186,9 @@ class WorkerPool:
                     kept=self.kept(side),
                     extra_checks=trusted is None,
                 )
-                self._seen[side, record.job.subject] = outcome_from(found)
+                outcome = self._seen[side, record.job.subject] = outcome_from(found)
+                if outcome.status is Status.OK:
+                    self.imported.update(executor.ask(protocol.ListImported(PRELOADED)))
         except (TreeError, WorkerError) as error:
             raise self.unanswered(side, error) from error
         finally:

@@ -137,6 +137,13 @@ class NameModel:
     device: str
 
 
+@dataclass(frozen=True, slots=True)
+class ListImported:
+    """Query which of these modules the process has imported so far; reply: `Answer` with their names."""
+
+    names: tuple[str, ...]
+
+
 Request = (
     RunTrial
     | Interleave
@@ -149,6 +156,7 @@ Request = (
     | DigestSources
     | DigestCubins
     | NameModel
+    | ListImported
 )
 
 

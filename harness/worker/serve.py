@@ -179,6 +179,11 @@ def list_tunables(bench: Bench, request: protocol.ListTunables, _: Channel) -> p
         return protocol.Answer({"failed": str(error)})
 
 
+def list_imported(_: Bench, request: protocol.ListImported, __: Channel) -> protocol.Reply:
+    """Names of the modules that are imported."""
+    return protocol.Answer([name for name in request.names if name in sys.modules])
+
+
 def describe_tree(_: Bench, request: Any, __: Channel) -> protocol.Reply:
     """Facts about the tree."""
     from opgauge.harness.errors import CaseError
@@ -214,6 +219,7 @@ HANDLERS: Mapping[type, Handler] = {
     protocol.DigestSources: describe_tree,
     protocol.DigestCubins: describe_tree,
     protocol.NameModel: describe_tree,
+    protocol.ListImported: list_imported,
 }
 """Handler of each kind of request."""
 

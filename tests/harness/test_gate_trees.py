@@ -24,7 +24,7 @@ PATIENT = (*QUICK, "--most-pairs", "8")
 """For verdicts that a pair must not spoil which other processes disturbed."""
 UNHURRIED = (*PATIENT, "--timeout", "30")
 """The same for calls that they may delay by seconds."""
-POLICY = "defaults: {threshold: 50}  # a slowdown here is by 5000, and other processes take the cores meanwhile\n"
+POLICY = "defaults: {threshold: 50}  # a slowdown here is by 1000, and other processes take the cores meanwhile\n"
 ONCE = (*QUICK, "--pairs", "1", "--most-pairs", "1")
 BEFORE = {"steady": "sane", "slowed": "sane", "spoilt": "sane", "stuck": "sane", "dropped": "sane", "mended": "crash"}
 AFTER = {"steady": "sane", "slowed": "slow", "spoilt": "wrong", "stuck": "hang", "added": "sane", "mended": "sane"}

@@ -98,16 +98,26 @@ def test_nothing_else_runs_while_a_cpu_is_wanted(monkeypatch: pytest.MonkeyPatch
     assert sorted(runs) == ["run base"] * 2 + ["run head"] * 2
 
 
+def record_of(size: int, implementation: str) -> JobRecord:
+    """No pairs yet of a case of `scale` on the CPU."""
+    case = Case("scale", f"c{size}", {"x": (size,)}, "float32", find_op("scale").params())
+    trial = Trial(case, implementation, "cpu", "cpu")
+    return JobRecord(Job(Subject("scale", case.name, case.id, implementation, "cpu"), to_json(trial)))
+
+
+def test_processes_of_pairs_import_numba_if_a_kernel_has() -> None:
+    """Importing it takes longer than starting a process: those of pairs import it at once, or not at all."""
+    with WorkerPool(dict.fromkeys((BASE, HEAD), Tree(ROOT, "", "this tree"))) as pool:
+        pool.look_ahead([record_of(3, "baseline")])
+        assert pool.imported == set()
+        pool.look_ahead([record_of(3, "optimized")])
+        assert pool.imported == {"numba"}
+
+
 def test_what_the_head_was_seen_to_leave_is_known_to_both_sides(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each kernel is called and checked once, on the head; from there on neither side needs a reference."""
     monkeypatch.setattr(os, "cpu_count", lambda: 4)
-    cases = [Case("scale", f"c{size}", {"x": (size,)}, "float32", find_op("scale").params()) for size in (3, 5, 7)]
-    records = [
-        JobRecord(
-            Job(Subject("scale", case.name, case.id, "baseline", "cpu"), to_json(Trial(case, "baseline", "cpu", "cpu")))
-        )
-        for case in cases
-    ]
+    records = [record_of(size, "baseline") for size in (3, 5, 7)]
     with WorkerPool(dict.fromkeys((BASE, HEAD), Tree(ROOT, "", "this tree"))) as pool:
         pool.look_ahead(records)
     for record in records:
