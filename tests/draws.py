@@ -58,6 +58,11 @@ def some(name: str, values: Sequence[T], count: int) -> tuple[T, ...]:
     return tuple(values[number] for number in sorted(picked))
 
 
+def rounds(count: int) -> int:
+    """How many of `count` repetitions at random moments this run takes: a fourth, with moments of its own."""
+    return count if seed() == ALL else -(-count // 4)
+
+
 def left_out(items: Iterable[pytest.Item]) -> set[str]:
     """Node ids of tests on the CPU that differ from another one in the dtype alone, which this run does not take."""
     groups: dict[tuple[str, str], dict[str, str]] = defaultdict(dict)

@@ -68,6 +68,14 @@ def test_all_leaves_nothing_out(monkeypatch: pytest.MonkeyPatch) -> None:
     assert not draws.left_out(items("tests/ops/p_norm/test_kernels.py::test_a", *FLOATS))
 
 
+def test_a_fourth_of_the_rounds_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of 45 rounds 12, of one that one; all of them with `all`."""
+    monkeypatch.setenv("OPGAUGE_TEST_SEED", "1")
+    assert [draws.rounds(count) for count in (45, 5, 1)] == [12, 2, 1]
+    monkeypatch.setenv("OPGAUGE_TEST_SEED", draws.ALL)
+    assert draws.rounds(45) == 45
+
+
 def test_some_of_many_are_drawn_in_their_order(monkeypatch: pytest.MonkeyPatch) -> None:
     """As many as asked for; over runs each of them."""
     seen = set()
