@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from opgauge.ops._core.dtype import FLOATS
+from tests.draws import drawn_of
 from tests.ops.attempts import case_of, complaint, inputs_of
 
 CASES: tuple[tuple[str, dict[str, tuple[int, ...]], dict[str, Any]], ...] = (
@@ -63,9 +64,10 @@ CASES: tuple[tuple[str, dict[str, tuple[int, ...]], dict[str, Any]], ...] = (
 @pytest.mark.parametrize("threads", [1, 2])
 @pytest.mark.parametrize("number", range(len(CASES)))
 def test_short_axes_give_what_the_reference_says(number: int, threads: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """At the sizes where one loop takes several rows, and beside them; dtypes alternate."""
+    """At the sizes where one loop takes several rows, and beside them; several threads take one of the drawn dtypes."""
     op, shapes, params = CASES[number]
     monkeypatch.setattr(import_module(f"opgauge.ops.{op.removesuffix('_grad')}.cpu"), "count", lambda *_: threads)
-    for dtype in {"float32", FLOATS[number % len(FLOATS)]} if threads == 1 else {FLOATS[number % len(FLOATS)]}:
+    dtypes = drawn_of(op, FLOATS)
+    for dtype in dtypes if threads == 1 else (dtypes[number % len(dtypes)],):
         case = case_of(op, shapes, dtype, **params)
         assert complaint(case, inputs_of(case), "optimized") == "", dtype

@@ -67,7 +67,7 @@ def test_narrow_columns(shape: tuple[int, ...], porder: float) -> None:
 @pytest.mark.parametrize("porder", [porder for porder in ORDERS if porder != "fro"])
 def test_norms_of_single_elements(porder: float) -> None:
     """Along an axis of one element, magnitudes, or for porder 0 whether it is other than zero."""
-    for dtype in FLOATS:
+    for dtype in drawn_of("p_norm", FLOATS):
         case = case_of("p_norm", {"x": (5, 1, 9)}, dtype, porder=porder, axis=1)
         x = np.linspace(-2, 2, 45)
         assert not complaint(case, inputs_of(case, x=x), "optimized"), dtype
@@ -77,7 +77,7 @@ def test_norms_of_single_elements(porder: float) -> None:
 @pytest.mark.parametrize("special", [nan, -nan, inf, -inf, 0.0, -0.0])
 def test_extremes_are_those_of_numpy(porder: float, special: float) -> None:
     """The largest and the smallest magnitude of rows with one special value, and of rows of nothing else."""
-    for dtype in FLOATS:
+    for dtype in drawn_of("p_norm", FLOATS):
         x = np.random.default_rng(5).standard_normal((4, 37)).astype(dtype_info(dtype).numpy)
         x[1, 30], x[2, :] = special, special
         case = case_of("p_norm", {"x": x.shape}, dtype, porder=porder, axis=1)
