@@ -13,12 +13,14 @@ import pytest
 
 from opgauge.harness.case.case import Case
 from opgauge.harness.gate.gate import Schedule
+from opgauge.harness.gate.interleaved import Effort, measure_pair
 from opgauge.harness.gate.pairs import PairPlan, measure
 from opgauge.harness.gate.pool import WorkerPool
 from opgauge.harness.gate.record import BASE, CHECKED_PAIRS, HEAD, BlockOutcome, Job, JobRecord
 from opgauge.harness.judge.verdict import Subject
 from opgauge.harness.result.record_json import to_json
 from opgauge.harness.result.result import Check, Status, Trial
+from opgauge.harness.run.execute import LocalExecutor
 from opgauge.harness.run.tree import Tree
 from opgauge.harness.settings import ROOT
 from opgauge.ops import find_op
@@ -112,6 +114,23 @@ def test_processes_of_pairs_import_numba_if_a_kernel_has() -> None:
         assert pool.imported == set()
         pool.look_ahead([record_of(3, "optimized")])
         assert pool.imported == {"numba"}
+
+
+@pytest.mark.parametrize("imported", [set(), {"numba"}])
+def test_processes_of_pairs_import_what_was_seen(monkeypatch: pytest.MonkeyPatch, imported: set[str]) -> None:
+    """Both processes of a pair are started with the modules that kernels have imported before."""
+    with WorkerPool(dict.fromkeys((BASE, HEAD), Tree(ROOT, "", "this tree"))) as pool:
+        pool.imported = imported
+        given: list[Sequence[str]] = []
+        start = pool.executor
+
+        def executor(side: str, *, preload: Sequence[str], environment: dict[str, str]) -> LocalExecutor:
+            given.append(list(preload))
+            return start(side, preload=preload, environment=environment)
+
+        monkeypatch.setattr(pool, "executor", executor)
+        measure_pair(pool, [record_of(3, "baseline")], 0, Effort(0.0))
+    assert given == [sorted(imported)] * 2
 
 
 def test_what_the_head_was_seen_to_leave_is_known_to_both_sides(monkeypatch: pytest.MonkeyPatch) -> None:
