@@ -122,14 +122,14 @@ def _gradient(p: float, layout: Reduction, x: Any, y: Any, dy: Any, dx: Any) -> 
     q = dtype_info(dtype_info(x.dtype.name).accumulate).numpy.type(p - 1)
     arrays = (x, y, dy, dx)
     shift = _shift(x, dx)
-    along_rows, whole = layout.b == layout.c == 1, shift == layout.length % width == 0
-    if along_rows and not whole and x.size <= _FEW:
+    whole = _is_whole(shift, layout.length, width)
+    if layout.b == layout.c == 1 and not whole and x.size <= _FEW:
         function = SOURCE.function(f"grad_rows<{ctype}, 1, {mode}, 1>")
         numbers: tuple[Any, ...] = (q, np.int32(x.size), np.int32(0), divisor(layout.length))
         return lambda: function((-(-x.size // ROW_THREADS),), (ROW_THREADS,), (*arrays, *numbers))
     if layout.length == 1 and whole_vector(x, x.size, *arrays) == width:  # every element has its own norm
         layout = Reduction(1, 1, 1, 1, x.size)
-    if along_rows and shift is not None and x.size < (1 << 31) - (1 << 20):
+    if layout.b == layout.c == 1 and shift is not None and x.size < (1 << 31) - (1 << 20):
         vectors = 2 if width > 2 and x.nbytes in PAIRED else 1
         blocks = max(1, -(-(x.size + shift) // (width * vectors * ROW_THREADS)))
         name = rows_kernel(width)
@@ -153,6 +153,11 @@ def _gradient(p: float, layout: Reduction, x: Any, y: Any, dy: Any, dx: Any) -> 
 def _shift(x: Any, dx: Any) -> int | None:
     """Elements from a 16-byte boundary to x and dx; None if they differ."""
     return None if (x.data.ptr - dx.data.ptr) % 16 else x.data.ptr % 16 // x.dtype.itemsize
+
+
+def _is_whole(shift: int | None, length: int, width: int) -> bool:
+    """Whether every row begins and ends with a vector."""
+    return shift == length % width == 0
 
 
 def _columns(
@@ -189,7 +194,7 @@ def _inf_rows(layout: Reduction, arrays: tuple[Any, ...], workspace: Any) -> Bou
     x, dx = arrays[0], arrays[3]
     rows, length, found = layout.a, layout.length, _shift(x, dx)
     width, shift = WIDTHS[x.dtype.name], found
-    few = dx.size <= _FEW and length <= ROW_THREADS and not shift == length % width == 0
+    few = dx.size <= _FEW and length <= ROW_THREADS and not _is_whole(shift, length, width)
     if shift is None or length < width or few:
         width, shift = 1, 0
     ctype, vectors = CTYPES[x.dtype.name], -(-length // width)
@@ -204,7 +209,7 @@ def _inf_rows(layout: Reduction, arrays: tuple[Any, ...], workspace: Any) -> Bou
     if most > PART_EACH * THREADS and rows < _resident() and length < LONGEST_SHARED:
         share, parts = _parts(most)
         fixups = max(1, min(parts, min(FIXUPS * multiprocessors(), MOST_FIXUPS) // rows))
-        whole = flag(shift == length % width == 0)
+        whole = flag(_is_whole(shift, length, width))
         function = SOURCE.function(f"grad_inf_rows_grid<{ctype}, {width}, {whole}>")
         blocks, waiting = rows * parts, rows * fixups
         sizes = (

@@ -23,8 +23,8 @@ from opgauge.ops._cuda.struct import DIVISOR, pack
 
 ELEMENTS_EACH, FEWEST_EACH, ELEMENTS_LENGTH = 8, 2, 256
 """Loads in flight per lane, those of the shortest sums, and maximum length of a sum. Few rows are limited by the
-block's loads only, unless they are whole vectors of 4-byte elements: masked vectors cost 15 to 35 %, whole ones of two
-bytes 10 %."""
+block's loads only, unless they are whole vectors of 4-byte elements of two tensors: masked vectors cost 15 to 35 %,
+whole ones of two bytes 10 %, those of one tensor 4 to 8 %."""
 ELEMENTS_THREADS, MANY_LANES, ELEMENTS_BLOCKS = 128, 1 << 16, 8
 """Threads per block of single sums, lanes from which they are `THREADS`, blocks per multiprocessor below which several
 share a result. Many small blocks cost more than their work: 217600 sums of two took 1.87 us, not 1.41."""

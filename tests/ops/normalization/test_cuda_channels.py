@@ -55,24 +55,34 @@ def test_a_block_holds_its_channel(
             assert name in channels_first.SOURCE.expressions, view
 
 
-def test_blocks_of_the_sites(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Many channels have small blocks, few ones and those with an addend of long vectors larger ones."""
+@pytest.mark.parametrize(
+    ("view", "vector_bytes", "width", "adds", "expected"),
+    [
+        # many channels have small blocks, few ones and those with an addend of long vectors larger ones
+        (View(32, 2048, 49), 4, 1, True, (7, 224)),
+        (View(32, 1024, 196), 8, 4, False, (7, 224)),
+        (View(32, 1024, 196), 16, 4, True, (4, 416)),
+        (View(2, 256, 3136), 16, 4, False, (4, 416)),
+        (View(32, 512, 784), 16, 4, False, None),
+        # one vector per thread where a warp holds a channel, and of few channels in long vectors
+        (View(1, 5, 64), 16, 4, False, (1, 32)),
+        (View(4, 2000, 16), 16, 4, True, (1, 32)),
+        (View(4, 64, 64), 16, 4, False, (4, 32)),
+        (View(8, 64, 256), 16, 8, True, (1, 256)),
+        (View(8, 512, 256), 16, 8, False, (7, 64)),
+    ],
+)
+def test_a_channel_has_its_block(
+    monkeypatch: pytest.MonkeyPatch,
+    view: View,
+    vector_bytes: int,
+    width: int,
+    adds: bool,
+    expected: tuple[int, int] | None,
+) -> None:
+    """Vectors per thread, and threads, of a block that normalizes a channel alone."""
     device(monkeypatch, 132)
-    assert channels_first_plan.plan_alone(View(32, 2048, 49), 4, 1, adds=True) == (7, 224)
-    assert channels_first_plan.plan_alone(View(32, 1024, 196), 8, 4, adds=False) == (7, 224)
-    assert channels_first_plan.plan_alone(View(32, 1024, 196), 16, 4, adds=True) == (4, 416)
-    assert channels_first_plan.plan_alone(View(2, 256, 3136), 16, 4, adds=False) == (4, 416)
-    assert channels_first_plan.plan_alone(View(32, 512, 784), 16, 4, adds=False) is None
-
-
-def test_short_code_where_a_warp_holds_a_channel(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Threads have one vector each then, and with few blocks also where several warps hold one in long vectors."""
-    device(monkeypatch, 132)
-    assert channels_first_plan.plan_alone(View(1, 5, 64), 16, 4, adds=False) == (1, 32)
-    assert channels_first_plan.plan_alone(View(4, 2000, 16), 16, 4, adds=True) == (1, 32)
-    assert channels_first_plan.plan_alone(View(4, 64, 64), 16, 4, adds=False) == (4, 32)
-    assert channels_first_plan.plan_alone(View(8, 64, 256), 16, 8, adds=True) == (1, 256)
-    assert channels_first_plan.plan_alone(View(8, 512, 256), 16, 8, adds=False) == (7, 64)
+    assert channels_first_plan.plan_alone(view, vector_bytes, width, adds=adds) == expected
 
 
 @pytest.mark.parametrize("multiprocessors", [1, 20, 132, 200])
@@ -123,6 +133,14 @@ def attempts(shape: tuple[int, ...], dtype: str) -> None:
 )
 def test_channels_of_a_block_are_right(shape: tuple[int, ...], dtype: str) -> None:
     """Images that begin anywhere, threads that hold fewer vectors than others."""
+    attempts(shape, dtype)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("dtype", FLOATS)
+@pytest.mark.parametrize("shape", [(1, 5, 64), (127, 2, 63), (32, 3, 33, 33), (9, 2, 5001)])
+def test_short_and_unaligned_channels_are_right(shape: tuple[int, ...], dtype: str) -> None:
+    """One vector per thread, and clusters that take channels element by element."""
     attempts(shape, dtype)
 
 

@@ -147,6 +147,12 @@ def test_threads_take_as_many_packs_as_pay(megabytes: int, dtype: str) -> None:
 
 
 @pytest.mark.parametrize("dtype", FLOATS)
+def test_norms_of_single_elements_are_read_in_vectors(dtype: str) -> None:
+    """Each of many elements has its own norm: as columns of one row, in which norms are as near as elements."""
+    assert Launched(1 << 20, 1, dtype, 0, extreme=False).name.startswith(("grad_short_columns<", "grad_columns<"))
+
+
+@pytest.mark.parametrize("dtype", FLOATS)
 def test_rows_of_whole_packs_are_counted_in_packs(dtype: str) -> None:
     """Rows of whole vectors count by vectors; unaligned arrays, and rows that end within a vector, do not."""
     width = WIDTHS[dtype]
