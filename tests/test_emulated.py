@@ -17,7 +17,7 @@ from opgauge.harness.case.case import Case, InputSpec
 from opgauge.harness.worker.inputs import Inputs, make_inputs, with_derived
 from opgauge.ops import dtype_info
 from opgauge.ops._cuda import pointwise
-from opgauge.ops._cuda.reduction import problem, rows
+from opgauge.ops._cuda.reduction import elements, problem, rows
 from opgauge.ops.lerp import cuda as lerp
 from opgauge.ops.lerp import cuda_grad as lerp_grad
 from opgauge.ops.p_norm import cuda_grad as p_norm
@@ -64,6 +64,7 @@ class Trial(NamedTuple):
                 patch.setattr(p_norm, "INF_RESIDENT", 0)
                 patch.setattr(p_norm, "_FEW", 0)
                 patch.setattr(problem, "FEW_ELEMENTS", 0)
+                patch.setattr(elements, "FEW_IN_COLUMNS", (0, 0))
                 patch.setattr(rows, "ONCE_BYTES", 0)
                 patch.setattr(lerp, "LARGE_BYTES", 0)
                 patch.setattr(pointwise, "FEW", 0)
@@ -252,7 +253,7 @@ def trials(op: str) -> list[Trial]:
     return found
 
 
-SMALL, SMALL_ELEMENTS = ("lerp", "mean", "dot", "p_norm", "p_norm_grad"), 1 << 16
+SMALL, SMALL_ELEMENTS = ("lerp", "lerp_grad", "mean", "dot", "p_norm", "p_norm_grad"), 1 << 16
 """Ops of which what is small is taken otherwise than what is large, and the most elements that are small."""
 REDUCE = {"reduce_elements_lanes", *(f"reduce_rows_{scope}" for scope in ("lanes", "block", "grid", "once"))}
 KERNELS = {
@@ -261,7 +262,8 @@ KERNELS = {
         "lerp_broadcast",
         "grad_broadcast",
         "grad_rows",
-        "grad_columns",
+        "reduce_columns_grid",
+        "reduce_elements_lanes",
         "grad_crossed",
         "reduce_any",
     },

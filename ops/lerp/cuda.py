@@ -26,7 +26,9 @@ from opgauge.ops._cuda.pointwise import (
     strided,
     strides_struct,
 )
-from opgauge.ops._cuda.reduction.problem import GRID_RESIDENT
+from opgauge.ops._cuda.reduction.elements import elements_templates
+from opgauge.ops._cuda.reduction.plan import CONSTANTS as REDUCTION
+from opgauge.ops._cuda.reduction.plan import STRUCTS
 from opgauge.ops._cuda.source import CudaSource, flag, whole_vector
 
 LARGE_BYTES = 256 << 20
@@ -55,7 +57,8 @@ def _expressions() -> tuple[str, ...]:
     found: list[str] = []
     for name, ctype in CTYPES.items():
         for width in (1, WIDTHS[name]):
-            found += [f"{kind}<{ctype}, {width}>" for kind in ("grad_rows", "grad_columns")]
+            found.append(f"reduce_columns_grid<SummedGrad<{ctype}>, {width}, false, true>")
+            found.append(f"grad_rows<{ctype}, {width}>")
             found.append(f"grad_broadcast<{ctype}, {width}>")
             axes = AXES_COMPILED if width == 1 else (AXES,)
             found += [f"lerp_broadcast<{ctype}, {width}, {most}>" for most in axes]
@@ -69,6 +72,8 @@ def _expressions() -> tuple[str, ...]:
             for x_step, y_step in STEPS
             for step in (NO_TENSOR, 0, 1)
         ]
+        elements = elements_templates("BY_ROW", "BY_COLUMN", "TWO_GROUPS", "ANY_AXES")
+        found += [f"reduce_elements_lanes<SummedGrad<{ctype}>, {template}>" for template in elements]
         found.append(f"grad_crossed<{ctype}, {WIDTHS[name]}>")
         found.append(f"lerp_flat<{ctype}, {WIDTHS[name]}, true, LARGE, {LARGE_THREADS}>")
     return tuple(found)
@@ -80,12 +85,12 @@ SOURCE = CudaSource(
     _expressions(),
     constants={
         **CONSTANTS,
+        **REDUCTION,
         "AXES": AXES,
-        "GRID_RESIDENT": GRID_RESIDENT,
         "IN_FLIGHT_EACH": IN_FLIGHT,
         "ROWS_EACH": (CROSSED_ROWS.stop - 1) // (THREADS // WARP),
     },
-    structs=strided(3, np.uint32) | strided(1, np.uint32, (AXES,)) | strided(1, np.int64, (AXES,)),
+    structs=STRUCTS | strided(3, np.uint32) | strided(1, np.uint32, (AXES,)) | strided(1, np.int64, (AXES,)),
 )
 """Declared instances of kernels.cu."""
 

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from math import isqrt, prod
+from math import prod
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from opgauge.ops._core.axes import Reduction, as_reduction
+from opgauge.ops._core.axes import Reduction, as_reduction, merge_axes
 from opgauge.ops._core.broadcast import merge_operands, reduced_axes
 from opgauge.ops._core.dtype import FLOATS, dtype_info
 from opgauge.ops._core.errors import AxisError
@@ -16,9 +16,8 @@ from opgauge.ops._core.kernel import Bound
 from opgauge.ops._core.op import Array, Params, Shape, Shapes
 from opgauge.ops._core.plans import announce
 from opgauge.ops._core.registry import kernel
-from opgauge.ops._core.tuning import declare
 from opgauge.ops._cuda.pointwise import AXES, THREADS, axes_struct, flat, strided, strides_struct
-from opgauge.ops._cuda.reduction.problem import GRID_RESIDENT
+from opgauge.ops._cuda.reduction.problem import GRID_RESIDENT, GpuSize, ReduceProblem
 from opgauge.ops._cuda.reduction.rows import collectors
 from opgauge.ops._cuda.source import CudaSource, flag, multiprocessors, whole_vector
 from opgauge.ops._cuda.struct import address, pack, pointer
@@ -28,27 +27,16 @@ from opgauge.ops.lerp.cuda import (
     FEW_ELEMENTS,
     FLAGS,
     IN_FLIGHT,
-    MOST_ROWS,
     SOURCE,
     WARP,
     WIDTHS,
     accumulating,
     split_weight,
 )
-from opgauge.ops.lerp.sums import FIX_UP, SUM_THREADS, AxisGroup, partial_places, sum_plan
+from opgauge.ops.lerp.sums import FIX_UP, SUM_THREADS, AxisGroup, beside_plan, partial_places, sum_plan
 
 MOST_SPLITS = 1024
-"""Maximum blocks that share one result."""
-COLUMN_EACH = 4
-"""Minimum vectors per thread of blocks that share columns: with one, sums of 4096 rows of 64 took 10.2 us, not 4.6."""
-_BLOCKS = declare(
-    "lerp_grad.blocks_per_multiprocessor",
-    4,
-    (2, 4, 8, 16),
-    backend="cuda",
-    ops=("lerp_grad",),
-    why="blocks that share sums along columns: bandwidth against partial sums",
-)
+"""Maximum blocks that share one row."""
 
 
 def _sum_expressions() -> tuple[str, ...]:
@@ -67,6 +55,9 @@ PARTIALS = {
     ctype: np.dtype([("splits", pointer(ctype)), ("groups", pointer(ctype)), ("arrivals", pointer("unsigned int"))])
     for ctype in WIDE
 }
+SUMMED_GRADS = {
+    name: np.dtype([("factor", name), ("other_factor", name), ("other", np.uint64)]) for name in ("float32", "float64")
+}
 PARTS = strided(1, np.int64, (AXES,))
 PART = np.dtype(
     [
@@ -77,8 +68,9 @@ PART = np.dtype(
         ("end", "V4"),
     ]
 )
-"""Structs of sums.cu by C++ type of sums: dout's factor in a gradient; pointers to the splits' and the groups' partial
-sums, and to the arrival counters; a group of dout's axes, of `units` vectors along the innermost axis or elements."""
+"""`SummedGrad` of kernels.cu by NumPy's type of sums. Structs of sums.cu by C++ type: dout's factor in a gradient;
+pointers to the splits' and the groups' partial sums, and to the arrival counters; a group of dout's axes, of `units`
+vectors along the innermost axis or elements."""
 SUMS = CudaSource(
     __file__,
     "sums.cu",
@@ -151,12 +143,13 @@ def _gradient(
 ) -> Bound:
     dx, dy = out.get("dx"), out.get("dy")
     wide = accumulating(dout)
+    scratch = None if workspace is None else workspace[_flagged_bytes(out, dout.shape) :]
     sums = [gradient is not None and bool(reduced_axes(shape, dout.shape)) for gradient, shape in ((dx, x), (dy, y))]
     if not any(sums):
         return _unsummed(dout, weight, dx, dy, subtract=subtract)
     tensor = None if isinstance(weight, float | int) else weight
     if tensor is None:
-        fused = _summed(x, y, dout, weight, (dx, dy), sums, workspace)
+        fused = _summed(x, y, dout, weight, (dx, dy), sums, (workspace, scratch))
         if fused is not None:
             return fused
         factors = ((wide(1 - weight), wide(0)), (wide(weight), wide(0)))
@@ -165,7 +158,6 @@ def _gradient(
     found = [_Gradient(dx, x, *factors[0]), _Gradient(dy, y, *factors[1])]
     summed = [one for one, holds in zip(found, sums, strict=True) if holds]
     beside = [one for one, holds in zip(found, sums, strict=True) if not holds and one.out is not None]
-    scratch = None if workspace is None else workspace[_flagged_bytes(out, dout.shape) :]
     if len(summed) == 1 or reduced_axes(x, dout.shape) == reduced_axes(y, dout.shape):
         return _sum(dout, tensor, summed, beside[0] if beside else None, scratch)
     size = partial_places(summed[0].out.size, 1, np.dtype(wide).itemsize).nbytes
@@ -173,8 +165,7 @@ def _gradient(
     for one, room in zip(summed, (scratch, None if scratch is None else scratch[size:]), strict=True):
         alone = None
         if tensor is None:
-            flagged = None if workspace is None else workspace
-            alone = _fused(dout, one.out, None, one.shape, (one.offset, one.offset), flagged)
+            alone = _fused(dout, one.out, None, one.shape, (one.offset, one.offset), (workspace, room))
         steps.append(alone or _sum(dout, tensor, [one], None, room))
 
     def run() -> None:
@@ -185,7 +176,13 @@ def _gradient(
 
 
 def _summed(
-    x: Shape, y: Shape, dout: Any, weight: float, gradients: tuple[Any, Any], sums: list[bool], workspace: Any
+    x: Shape,
+    y: Shape,
+    dout: Any,
+    weight: float,
+    gradients: tuple[Any, Any],
+    sums: list[bool],
+    workspaces: tuple[Any, Any],
 ) -> Bound | None:
     """One launch for a scalar weight; None if the axes do not allow it."""
     wide = accumulating(dout)
@@ -193,8 +190,8 @@ def _summed(
     if all(sums):
         return _crossed(dout, gradients, (x, y), factors)
     if sums[0]:
-        return _fused(dout, *gradients, x, factors, workspace)
-    return _fused(dout, *gradients[::-1], y, factors[::-1], workspace)
+        return _fused(dout, *gradients, x, factors, workspaces)
+    return _fused(dout, *gradients[::-1], y, factors[::-1], workspaces)
 
 
 def _unsummed(dout: Any, weight: Any, dx: Any, dy: Any, *, subtract: bool) -> Bound:
@@ -223,19 +220,36 @@ def _waiting() -> int:
     return GRID_RESIDENT * multiprocessors()
 
 
-def _fused(dout: Any, summed: Any, other: Any, shape: Shape, factors: tuple[Any, Any], workspace: Any) -> Bound | None:
-    """One gradient summed over adjacent axes; the other is written in the same pass unless None.
+def _fused(
+    dout: Any, summed: Any, other: Any, shape: Shape, factors: tuple[Any, Any], workspaces: tuple[Any, Any]
+) -> Bound | None:
+    """One gradient summed; the other is written in the same pass unless None.
 
-    None if the axes are not adjacent, or rows or columns are too short for a thread block: `_sum` handles those.
+    None for axes or rows that `_sum` handles: many elements of more than two groups of axes, of two that end with a
+    summed one, or of rows too short for a thread block. workspaces: for flagged partial sums, and bytes of
+    `partial_places`.
     """
-    try:
-        layout = as_reduction(dout.shape, reduced_axes(shape, dout.shape))
-    except AxisError:
-        return None
-    if layout.b != 1:
-        return None
-    along = _rows if layout.c == 1 else _columns
-    return along(dout, summed, other, layout, factors, workspace)
+    axes = merge_axes(dout.shape, reduced_axes(shape, dout.shape))
+    layout, wide = axes.two_groups(), np.dtype(accumulating(dout))
+    width = 1 if layout is None else whole_vector(dout, layout.c, summed, other)
+    problem = ReduceProblem(axes, dout.dtype.itemsize, width, wide.itemsize, kept=True)
+    plan = beside_plan(problem, GpuSize(multiprocessors()))
+    if plan is None:
+        if layout is None or layout.c * layout.b > 1:
+            return None
+        return _rows(dout, summed, other, layout, factors, workspaces[0])
+    announce(plan)
+    function = SOURCE.function(plan.expression(f"SummedGrad<{CTYPES[dout.dtype.name]}>"))
+    value = pack(SUMMED_GRADS[wide.name], {"factor": factors[0], "other_factor": factors[1], "other": address(other)})
+    places, scratch = partial_places(summed.size, 1, wide.itemsize), workspaces[1]
+    parts = (None, None) if scratch is None else (scratch[places.arrivals :], scratch[places.splits :])
+    arrays = (dout, summed) if plan.kernel == "reduce_columns_grid" else (dout, None, summed)
+    arguments = (*arrays, value, *plan.numbers, *parts)
+
+    def run(_held: Any = other) -> None:  # the functor contains its address alone
+        function(plan.grid, plan.block, arguments)
+
+    return run
 
 
 def _rows(
@@ -254,27 +268,6 @@ def _rows(
     numbers = (np.int32(layout.a), np.int64(layout.length), np.int32(splits), np.int64(share), np.int32(lanes))
     arguments: tuple[Any, ...] = (dout, summed, other, *factors, *numbers, workspace)
     return lambda: function((launched,), (THREADS,), arguments)
-
-
-def _columns(
-    dout: Any, summed: Any, other: Any, layout: Reduction, factors: tuple[Any, Any], workspace: Any
-) -> Bound | None:
-    width = whole_vector(dout, layout.c, other)
-    vectors = -(-layout.c // width)
-    lanes = 1
-    while lanes < WARP and lanes < vectors:
-        lanes *= 2
-    across, rows = -(-vectors // lanes), THREADS // lanes
-    if layout.a > MOST_ROWS or layout.length < rows:
-        return None
-    room = _BLOCKS.value() * multiprocessors() // (across * layout.a) if across * layout.a < _waiting() else 1
-    words = width * np.dtype(accumulating(dout)).itemsize // 4
-    # the last block's threads wait for splits / rows partial sums, one after another: no more than they read
-    balanced = isqrt(4 * layout.length // words)
-    splits = max(1, min(_splits(summed.size), room, layout.length // (rows * COLUMN_EACH), balanced))
-    function = SOURCE.function(f"grad_columns<{CTYPES[dout.dtype.name]}, {width}>")
-    grid, sizes = (across, splits, layout.a), (np.int32(layout.length), np.int32(layout.c))
-    return lambda: function(grid, (lanes, rows), (dout, summed, other, *factors, *sizes, workspace))
 
 
 def _crossed(

@@ -1,6 +1,7 @@
 // lerp and its gradient. out = x + w (y - x); dx = (1 - w) dout, dy = w dout, summed along axes of repeated inputs.
 #include "flat.cuh"
-#include "reduce.cuh"
+#include "reduce_columns.cuh"
+#include "reduce_elements.cuh"
 #include "strides.cuh"
 
 constexpr int THREADS = 256;
@@ -230,82 +231,37 @@ __global__ void __launch_bounds__(REDUCE_THREADS, GRID_RESIDENT) grad_rows(
   }
 }
 
-// grad_columns: blocks reduce columns and write the other gradient.
-// Layout   dout[batch][rows][C], weight a number      Grid  column blocks × splits × batch      Block  (lanes, rows)
-// Writes   sum[batch][C]; other unless null; through flagged partials (batch, splits - 1, C), zero between launches
-// Waits    the last split of each column waits for the others
-// Why      one read of dout for both gradients
-template <typename T, int V>
-__global__ void __launch_bounds__(REDUCE_THREADS, GRID_RESIDENT) grad_columns(
-    const T* __restrict__ dout, T* __restrict__ sum, T* __restrict__ other, Wide<T> factor, Wide<T> other_factor,
-    int rows, int channels, unsigned long long* flagged) {
-  using A = Wide<T>;
-  struct Columns {
-    A at[V];
-  };
-  __shared__ A slots[V][REDUCE_THREADS];
-  const int column = (blockIdx.x * blockDim.x + threadIdx.x) * V, split = blockIdx.y, splits = gridDim.y;
-  const int slot = threadIdx.y * blockDim.x + threadIdx.x;
-  const bool ours = column < channels;
-  const long long batch = blockIdx.z, before = batch * rows * channels + column;
-  dout += before;
-  if (other != nullptr) other += before;
-  flagged += (batch * (splits - 1) * channels + column) * WORDS<A>;
-  Columns mine{};
-  const auto add = [&](const Columns& more) {
+// The sum of dout, times a factor, and beside it dout times another one: the functor of reductions.
+template <typename T>
+struct SummedGrad {
+  using Input = T;
+  using Output = T;
+  using Acc = Wide<T>;
+  static constexpr bool TWO = false;
+  Acc factor, other_factor;
+  T* other;  // or null
+
+  __device__ __forceinline__ T neutral() const { return narrow<T>(Acc(0)); }
+  __device__ __forceinline__ Acc identity() const { return Acc(0); }
+  __device__ __forceinline__ Acc take(Acc sum, T element, T) const { return sum + widen(element); }
+  __device__ __forceinline__ Acc merge(Acc a, Acc b) const { return a + b; }
+  __device__ __forceinline__ T finish(Acc sum) const { return narrow<T>(factor * sum); }
+  template <int V>
+  __device__ __forceinline__ void beside(long long index, const Vector<T, V>& given) const {
+    if (other == nullptr) return;
+    Vector<T, V> result;
 #pragma unroll
-    for (int i = 0; i < V; ++i) mine.at[i] += more.at[i];
-  };
-  const int step = splits * blockDim.y, end = ours ? rows : 0;
-  for (int start = split * blockDim.y + threadIdx.y; start < end; start += IN_FLIGHT_EACH * step) {
-    VectorWord<T, V> loaded[IN_FLIGHT_EACH];
-#pragma unroll
-    for (int j = 0; j < IN_FLIGHT_EACH; ++j) {
-      const long long row = start + j * step;
-      loaded[j] = fetch_evict_last<T, V>(dout + row * channels, row < end);
-    }
-#pragma unroll
-    for (int j = 0; j < IN_FLIGHT_EACH; ++j) {
-      const long long row = start + j * step;
-      if (row >= end) break;
-      const Vector<T, V> given = as_vector<T, V>(loaded[j]);
-      Columns values;
-      Vector<T, V> result;
-#pragma unroll
-      for (int i = 0; i < V; ++i) {
-        values.at[i] = widen(given.at[i]);
-        result.at[i] = narrow<T>(other_factor * values.at[i]);
-      }
-      add(values);
-      if (other != nullptr) store_evict_last<T, V>(other + row * channels, result);
+    for (int i = 0; i < V; ++i) result.at[i] = narrow<T>(other_factor * widen(given.at[i]));
+    if constexpr (V == 1) {
+      other[index] = result.at[0];
+    } else {
+      store_evict_last<T, V>(other + index, result);
     }
   }
-  const auto letter = [&](int from) { return flagged + static_cast<long long>(from) * channels * WORDS<A>; };
-  if (split == splits - 1) {
-    for (int from = threadIdx.y; ours && from < splits - 1; from += blockDim.y) {
-      add(poll<Columns>(letter(from)));
-      reset<Columns>(letter(from));
-    }
-  }
-#pragma unroll
-  for (int i = 0; i < V; ++i) slots[i][slot] = mine.at[i];
-  for (int half = blockDim.y / 2; half > 0; half /= 2) {
-    __syncthreads();
-#pragma unroll
-    for (int i = 0; i < V; ++i) {
-      if (threadIdx.y < half) slots[i][slot] += slots[i][slot + half * blockDim.x];
-    }
-  }
-  if (threadIdx.y > 0 || !ours) return;
-#pragma unroll
-  for (int i = 0; i < V; ++i) mine.at[i] = slots[i][slot];
-  if (split < splits - 1) {
-    publish(letter(split), mine);
-    return;
-  }
-#pragma unroll
-  for (int i = 0; i < V; ++i) sum[batch * channels + column + i] = narrow<T>(factor * mine.at[i]);
-}
+};
+
+template <typename T>
+constexpr bool WRITES_BESIDE<SummedGrad<T>> = true;
 
 // grad_crossed: both gradients are summed, over the two axes of dout.
 // Layout   dout[batch] of two axes and C columns; to_step, to_row: elements between steps and rows

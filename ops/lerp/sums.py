@@ -1,4 +1,4 @@
-"""Plans of `reduce_any` in sums.cu: gradients of lerp summed over any set of axes, without a GPU."""
+"""Plans of sums of lerp's gradients, over any set of axes, without a GPU."""
 
 from __future__ import annotations
 
@@ -8,6 +8,9 @@ from typing import NamedTuple
 
 from opgauge.ops._core.broadcast import MergedOperands, merge_operands
 from opgauge.ops._core.op import Shape
+from opgauge.ops._cuda.reduction.columns import columns_plan
+from opgauge.ops._cuda.reduction.elements import ELEMENTS_LENGTH, any_axes, few_columns, few_rows
+from opgauge.ops._cuda.reduction.problem import LARGEST, GpuSize, ReducePlan, ReduceProblem
 
 SUM_THREADS = 256
 FIX_UP = 32
@@ -65,6 +68,19 @@ class SumPlan:
     def groups(self) -> int:
         """Groups of splits; their partial sums are added up first, those of the groups last."""
         return -(-self.splits // FIX_UP)
+
+
+def beside_plan(problem: ReduceProblem, device: GpuSize) -> ReducePlan | None:
+    """Plan one sum with a scalar weight, beside which the other gradient is written; None if `sum_plan` is better."""
+    layout = problem.axes.two_groups()
+    if layout is None or (layout.c == 1 and layout.b > 1):
+        return any_axes(problem, device, "few elements") if problem.few else None
+    if max(layout.c, layout.length, layout.a * layout.b) > LARGEST:
+        return None
+    if layout.c == 1:
+        return few_rows(problem, layout.a, layout.length) if problem.few else None
+    few = few_columns(problem, layout, ELEMENTS_LENGTH) if layout.b == 1 else None
+    return few or columns_plan(problem, layout, device)
 
 
 def sum_plan(full: Shape, gradient: Shape, weight: Shape, widest: int, multiprocessors: int) -> SumPlan:

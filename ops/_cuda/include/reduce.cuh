@@ -18,6 +18,11 @@
 #include "vector.cuh"
 #include "arrival_counter.cuh"
 
+// Whether f.beside(index, vector) writes something for what is read at `index` of x, in reduce_elements_lanes and WHOLE
+// reduce_columns_grid. Vectors of x are then evict_last, as a kernel has just written them or will read what is written.
+template <typename F>
+constexpr bool WRITES_BESIDE = false;
+
 constexpr int REDUCE_THREADS = 256;
 constexpr int LINE_VECTORS = 8;    // vectors of 16 bytes in a cache line
 constexpr int MOST_THREADS = 2048;  // resident threads of a multiprocessor

@@ -6,10 +6,12 @@
 // Vectors in flight per thread: vectors of eight half or two double elements leave fewer registers.
 template <typename T>
 constexpr int COLUMN_IN_FLIGHT = sizeof(T) == 4 ? 8 : 4;
+template <typename T, int V>
+constexpr int COLUMN_IN_FLIGHT_BESIDE = V == 1 && sizeof(T) == 2 ? 8 : 4;  // of the same vectors that are also written
 constexpr int PARTIALS_IN_FLIGHT = 8;
 // Minimum resident blocks per multiprocessor for __launch_bounds__: the power of a double is a call.
 template <typename F>
-constexpr int COLUMN_RESIDENT = sizeof(typename F::Input) < 8 ? 1024 / COLUMN_THREADS : 1;
+constexpr int COLUMN_RESIDENT = sizeof(typename F::Input) < 8 || WRITES_BESIDE<F> ? 1024 / COLUMN_THREADS : 1;
 
 DEFINE_ColumnLayout;  // of ops/_cuda/reduction/columns.py
 DEFINE_SlabLayout;
@@ -19,7 +21,8 @@ DEFINE_SlabLayout;
 // Needs    WHOLE: every row begins and ends with a vector, width = lanes · V. Otherwise blockDim.y rows are whole vectors,
 //          so that a thread has the same columns in each of its rows, and width ≤ (lanes - 1) · V.
 // Writes   out[a][b][kept]; with splits, partials[splits][a b kept] and counters[grid x], which it leaves zero
-// Why      loads are 16 bytes wide wherever rows begin; blocks of many tiles serve short columns, splits few columns
+// Why      loads are 16 bytes wide wherever rows begin; blocks of many tiles serve short columns, splits few columns;
+//          blocks of a column take rows in turn, so that memory is read in order
 template <typename F, int V, bool STREAM, bool WHOLE>
 __global__ void __launch_bounds__(COLUMN_THREADS, COLUMN_RESIDENT<F>) reduce_columns_grid(
     const typename F::Input* __restrict__ x, typename F::Output* __restrict__ out, F f, ColumnLayout layout, int shift,
@@ -34,7 +37,7 @@ __global__ void __launch_bounds__(COLUMN_THREADS, COLUMN_RESIDENT<F>) reduce_col
   const unsigned int result_row = quotient(own, layout.tiles), tile = remainder(own, result_row, layout.tiles);
   const unsigned int a = quotient(result_row, layout.b), b = remainder(result_row, a, layout.b);
   const int first_column = tile * layout.width, columns = min(layout.width, layout.c - first_column);
-  const int first_row = layout.share * blockIdx.y + threadIdx.y;
+  const int stride = rows * splits, first_row = rows * blockIdx.y + threadIdx.y;
   const auto offset = [&](int row) {
     if (layout.r2.value == 1) return row * layout.stride_r1;
     const unsigned int group = quotient(row, layout.r2);
@@ -43,33 +46,28 @@ __global__ void __launch_bounds__(COLUMN_THREADS, COLUMN_RESIDENT<F>) reduce_col
   const long long begin = a * layout.stride_a + b * layout.stride_b + first_column;
   const int past = WHOLE ? 0 : static_cast<int>(begin + offset(first_row) + shift) & (V - 1);
   const int column = static_cast<int>(threadIdx.x) * V - past;  // of the tile; may begin before it
-  const T* const from = x + begin + column;
-  const long long step = rows * layout.stride_r1;
+  const long long step = stride * layout.stride_r1;
   int end = layout.rows;
   if (!WHOLE && layout.rest > max(first_column + column, 0)) ++end;
-  end = min(end, layout.share * static_cast<int>(blockIdx.y + 1));
+  const auto fetch_row = [](const T* from, bool there) {
+    if constexpr (WRITES_BESIDE<F>) return fetch_evict_last<T, V>(from, there);
+    return fetch_where<T, V, STREAM>(from, there);
+  };
   Acc mine[V];
 #pragma unroll
   for (int i = 0; i < V; ++i) mine[i] = f.identity();
-  if (outer < layout.outer && column < columns) {
-    constexpr int IN_FLIGHT = COLUMN_IN_FLIGHT<T>;
-    for (int row = first_row; row < end; row += IN_FLIGHT * rows) {
+  // Adds the rows of this thread; place(row, j): of the row j strides after `row`.
+  const auto add_rows = [&](auto&& place) {
+    constexpr int IN_FLIGHT = WRITES_BESIDE<F> ? COLUMN_IN_FLIGHT_BESIDE<T, V> : COLUMN_IN_FLIGHT<T>;
+    for (int row = first_row; row < end; row += IN_FLIGHT * stride) {
       VectorWord<T, V> words[IN_FLIGHT];
-      if (!WHOLE || layout.r2.value == 1) {
-        const T* const here = from + row * layout.stride_r1;
 #pragma unroll
-        for (int j = 0; j < IN_FLIGHT; ++j) words[j] = fetch_where<T, V, STREAM>(here + j * step, row + j * rows < end);
-      } else {
-#pragma unroll
-        for (int j = 0; j < IN_FLIGHT; ++j) {
-          words[j] = fetch_where<T, V, STREAM>(from + offset(row + j * rows), row + j * rows < end);
-        }
-      }
+      for (int j = 0; j < IN_FLIGHT; ++j) words[j] = fetch_row(x + place(row, j), row + j * stride < end);
 #pragma unroll
       for (int j = 0; j < IN_FLIGHT; ++j) {
-        if (row + j * rows >= end) continue;
+        if (row + j * stride >= end) continue;
         const Vector<T, V> vector = as_vector<T, V>(words[j]);
-        if (!WHOLE && row + j * rows == layout.rows) {  // the row with a rest
+        if (!WHOLE && row + j * stride == layout.rows) {  // the row with a rest
 #pragma unroll
           for (int i = 0; i < V; ++i) {
             if (first_column + column + i < layout.rest) mine[i] = f.take(mine[i], vector.at[i], vector.at[i]);
@@ -78,7 +76,15 @@ __global__ void __launch_bounds__(COLUMN_THREADS, COLUMN_RESIDENT<F>) reduce_col
         }
 #pragma unroll
         for (int i = 0; i < V; ++i) mine[i] = f.take(mine[i], vector.at[i], vector.at[i]);
+        if constexpr (WRITES_BESIDE<F>) f.beside(place(row, j), vector);
       }
+    }
+  };
+  if (outer < layout.outer && column < columns) {
+    if (!WHOLE || layout.r2.value == 1) {
+      add_rows([&](int row, int j) { return begin + column + row * layout.stride_r1 + j * step; });
+    } else {
+      add_rows([&](int row, int j) { return begin + column + offset(row + j * stride); });
     }
   }
   const long long result = static_cast<long long>(result_row) * layout.kept + first_column;

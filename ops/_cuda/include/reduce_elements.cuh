@@ -105,6 +105,9 @@ __global__ void __launch_bounds__(REDUCE_THREADS) reduce_elements_lanes(
     for (int j = 0; j < EACH; ++j) {
       Acc& sum = j % 2 == 0 ? mine : apart;
       sum = f.take(sum, one[j], F::TWO ? two[j] : one[j]);
+      if constexpr (WRITES_BESIDE<F>) {
+        if (j < count && result < results) f.beside(at(from, j) - x, Vector<T, 1>{{one[j]}});
+      }
     }
   };
   if constexpr (LOOPS) {
@@ -115,7 +118,7 @@ __global__ void __launch_bounds__(REDUCE_THREADS) reduce_elements_lanes(
   }
   // The first lane of each result has the sum over its lanes.
   const auto merge_group = [&](Acc sum) {
-    if (P == BY_ROW || (LOOPS && reduces_last(elements))) return lanes <= 32 ? merge_lanes(f, sum, lanes) : merge_warps(f, sum, lanes);
+    if (P == BY_ROW || (LOOPS && reduces_last(elements)) || groups == 1) return lanes <= 32 ? merge_lanes(f, sum, lanes) : merge_warps(f, sum, lanes);
     if (lanes == 1) return sum;
     __shared__ __align__(16) unsigned char memory[REDUCE_THREADS * sizeof(Acc)];
     Acc* const slots = reinterpret_cast<Acc*>(memory) + group;

@@ -102,14 +102,14 @@ __device__ __forceinline__ unsigned long long evict_last_policy() { return 0x14f
       "}"                                                                \
       : "=r"(word.x), "=r"(word.y), "=r"(word.z), "=r"(word.w)           \
       : "l"(from), "r"(static_cast<unsigned int>(there)), "l"(POLICY))
-#define LOAD_ONE_WHERE(HOW)                      \
-  asm volatile(                                  \
-      "{\n"                                      \
-      ".reg .pred there;\n"                      \
-      "setp.ne.u32 there, %2, 0;\n"              \
-      "@there ld.global" HOW ".b32 %0, [%1];\n"  \
-      "}"                                        \
-      : "=r"(word)                               \
+#define LOAD_ONE_WHERE(HOW, REGISTER)           \
+  asm volatile(                                 \
+      "{\n"                                     \
+      ".reg .pred there;\n"                     \
+      "setp.ne.u32 there, %2, 0;\n"             \
+      "@there ld.global" HOW " %0, [%1];\n"     \
+      "}"                                       \
+      : REGISTER(word)                          \
       : "l"(from), "r"(static_cast<unsigned int>(there)))
 #endif
 
@@ -128,9 +128,17 @@ __device__ __forceinline__ VectorWord<T, N> fetch_where(const T* from, bool ther
   }
   if constexpr (sizeof(word) == 4) {
     if constexpr (STREAM) {
-      LOAD_ONE_WHERE(".cs");
+      LOAD_ONE_WHERE(".cs.b32", "=r");
     } else {
-      LOAD_ONE_WHERE("");
+      LOAD_ONE_WHERE(".b32", "=r");
+    }
+    return word;
+  }
+  if constexpr (sizeof(word) == 2) {
+    if constexpr (STREAM) {
+      LOAD_ONE_WHERE(".cs.u16", "=h");
+    } else {
+      LOAD_ONE_WHERE(".u16", "=h");
     }
     return word;
   }

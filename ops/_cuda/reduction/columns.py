@@ -14,6 +14,7 @@ from opgauge.ops._cuda.reduction.problem import (
     LINE_VECTORS,
     STREAMED_COLUMNS,
     STREAMED_ROWS,
+    VECTOR_BYTES,
     WARP,
     GpuSize,
     ReducePlan,
@@ -31,22 +32,21 @@ FOLDED_LANES = 8
 """Maximum lanes, per element of a vector, for narrow rows that are folded. Twice as many cost up to 10 %."""
 LANES, LEAST_LANES = (64, 32, 16, 8, 4, 2), 2
 """Lanes of blocks that share a row, and the fewest: 32 bytes, a sector of the cache."""
-SPLIT_VECTORS, SPLIT_LANES, SPLIT_EACH, SPLIT_BLOCKS = 32, 8, 4, 2
+SPLIT_VECTORS, SPLIT_LANES, SPLIT_EACH, SPLIT_BLOCKS, SPLIT_SINGLE = 32, 8, 4, 2, 4
 """Vectors per thread from which several blocks share a column; their lanes, minimum vectors per thread, and number per
-multiprocessor: merging costs as much as reading 16 to 32 vectors."""
+multiprocessor, if vectors are single elements as SPLIT_SINGLE: merging costs as much as reading 16 to 32 vectors."""
 SLAB_BYTES, SLAB_THREADS, SLAB_VECTORS = 16_384, 288, 64
 """reduce_slabs_block: maximum bytes of a slab's sums and threads per block, minimum vectors per slab."""
 COLUMN_STRUCT = np.dtype(
     [
         *((name, np.int64) for name in ("stride_a", "stride_r1", "stride_b")),
-        *((name, np.int32) for name in ("c", "kept", "rows", "rest", "share", "width", "outer", "in_warp")),
+        *((name, np.int32) for name in ("c", "kept", "rows", "rest", "width", "outer", "in_warp")),
         *((name, DIVISOR) for name in ("r2", "b", "tiles")),
-        ("pad", "V4"),
     ]
 )
 """`ColumnLayout` of `include/reduce_columns.cuh`: rows of `c` elements, of which `rows` are reduced, r2 of them
 adjacent, for every (a, b). A row may be several rows of the tensor, folded: `kept` results then repeat along it. The
-row after the whole ones has `rest` elements. share: rows of a split. width: columns of a tile. outer: number of (a, b,
+row after the whole ones has `rest` elements. width: columns of a tile. outer: number of (a, b,
 tile). in_warp: neighbouring rows of a block in one warp with equal alignment; 1: none. Strides are in elements."""
 SLAB_STRUCT = np.dtype([(name, np.int32) for name in ("r1", "b", "r2", "c")])
 """`SlabLayout` of `include/reduce_columns.cuh`."""
@@ -81,14 +81,13 @@ def columns_plan(problem: ReduceProblem, layout: Reduction, device: GpuSize) -> 
     folded = fold.columns > layout.c
     step = 1 if fold.whole or folded else width // gcd(layout.c, width)  # distance of rows of equal alignment
     all_vectors = layout.a * layout.b * rows * vectors
+    unit = max(1, VECTOR_BYTES // (width * problem.itemsize))
     each = max(1, min(8 if problem.itemsize == 4 else 4, -(-all_vectors // (COLUMN_BUSY * device.multiprocessors))))
-    choice = (vectors,) if folded else _lane_choice(vectors, further, COLUMN_THREADS // step)
-    lanes, splits = _column_block(choice, vectors, rows, layout, device)
+    choice = (vectors,) if folded else _lane_choice(vectors, further, COLUMN_THREADS // step, unit)
+    lanes, splits = _column_block(choice, vectors, rows, layout, device, unit)
     tile = fold.columns if lanes == vectors else (lanes - further) * width
     tiles = -(-fold.columns // tile)
-    share = -(-rows // (splits * step)) * step
-    splits = -(-rows // share)
-    down = _rows_of_block(min(share, rows), lanes, step, each)
+    down = _rows_of_block(-(-rows // splits), lanes, step, each)
     in_warp = WARP // lanes if lanes < WARP and lanes & (lanes - 1) == 0 and step == 1 else 1
     if down % in_warp:
         in_warp = 1
@@ -102,7 +101,6 @@ def columns_plan(problem: ReduceProblem, layout: Reduction, device: GpuSize) -> 
         "kept": layout.c,
         "rows": fold.rows,
         "rest": fold.rest,
-        "share": share,
         "width": tile,
         "outer": outer,
         "in_warp": in_warp,
@@ -125,15 +123,20 @@ def _rows_of_block(rows: int, lanes: int, step: int, in_flight: int) -> int:
     return rows if rows <= min(step, most) else max(step, wanted // step * step)
 
 
-def _lane_choice(vectors: int, further: int, most: int) -> tuple[int, ...]:
-    """Possible lanes of a block, up to `most`, widest first: all `vectors` of a row, or a part of them."""
-    most = min(MOST_LANES, most)
-    parts = (lanes for lanes in LANES if LEAST_LANES << further <= lanes < vectors and lanes <= most)
+def _lane_choice(vectors: int, further: int, most: int, unit: int) -> tuple[int, ...]:
+    """Possible lanes of a block, up to `most`, widest first: all `vectors` of a row, or a part of them.
+
+    unit: vectors in 16 bytes.
+    """
+    most = min(MOST_LANES * unit, most)
+    parts = (
+        lanes * unit for lanes in LANES if LEAST_LANES << further <= lanes and lanes * unit <= min(vectors - 1, most)
+    )
     return (vectors, *parts) if vectors <= most else tuple(parts)
 
 
 def _column_block(
-    choice: tuple[int, ...], vectors: int, rows: int, layout: Reduction, device: GpuSize
+    choice: tuple[int, ...], vectors: int, rows: int, layout: Reduction, device: GpuSize, unit: int
 ) -> tuple[int, int]:
     """Lanes along the columns, of `choice`, widest first, and splits per column.
 
@@ -145,11 +148,12 @@ def _column_block(
     lanes = next((lanes for lanes in choice if blocks[lanes] >= enough), choice[-1])
     if rows * lanes < SPLIT_VECTORS * COLUMN_THREADS:
         return lanes, 1
-    enough *= SPLIT_BLOCKS
-    lanes = next((lanes for lanes in choice if lanes <= SPLIT_LANES or blocks[lanes] >= enough), choice[-1])
-    wanted = SPLIT_BLOCKS * device.multiprocessors // blocks[lanes]
+    per_device = (SPLIT_BLOCKS if unit == 1 else SPLIT_SINGLE) * device.multiprocessors
+    enough, most = 3 * per_device // 4, most_splits(layout.count, layout.length)
+    wide = (lanes for lanes in choice if lanes <= SPLIT_LANES * unit or blocks[lanes] >= enough)
+    lanes = next((lanes for lanes in wide if blocks[lanes] * most >= enough), choice[-1])
     each = rows * lanes // (SPLIT_EACH * COLUMN_THREADS)
-    return lanes, max(1, min(wanted, each, most_splits(layout.count, layout.length)))
+    return lanes, max(1, min(per_device // blocks[lanes], each, most))
 
 
 def slabs_plan(problem: ReduceProblem, layout: Reduction, device: GpuSize) -> ReducePlan | None:

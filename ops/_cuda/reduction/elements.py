@@ -30,6 +30,15 @@ ELEMENTS_THREADS, MANY_LANES, ELEMENTS_BLOCKS = 128, 1 << 16, 8
 share a result. Many small blocks cost more than their work: 217600 sums of two took 1.87 us, not 1.41."""
 SHORT_BYTES = 96
 """Maximum bytes of a row of partial vectors, or of a column, for which single elements are as fast as vectors."""
+LONG_EACH, LONG_COLUMN, MOST_BITS = 16, 512, 8
+"""Loads in flight per lane of longer columns than that, and base-2 logarithm of the most lanes of a column."""
+LONGEST_COLUMN, SHORT_COLUMN = LONG_EACH << MOST_BITS, 32
+"""Maximum length of columns of single loads; and of those that are faster than by masked vectors however many they are:
+an H200 took 110 us, not 579, for 20000 x 8 x 1001 in float16, and 172, not 403, in float32."""
+FEW_IN_COLUMNS, COLUMN_WORK = (1 << 18, 1 << 22), 1 << 29
+"""Elements up to which columns are read by single loads, at least and at most; and the product of these and a column's
+length. Longer columns have fewer neighbours in a block, which read parts of a sector. Up to 45 % less than by vectors
+from cache on an H200, 30 % from memory; three times as many elements took up to twice as long."""
 ODD_EACH, ODD_LENGTH = 9, 9 * THREADS
 """Loads in flight and maximum length of unaligned rows of elements of 4 bytes or more, so that 33 x 33 is 9 elements
 for each of 128 lanes: masked vectors take up to 1.9 times as long from cache and 1.2 from memory. Of two tensors and of
@@ -78,6 +87,7 @@ def elements_templates(*patterns: str, odd: bool = False) -> list[str]:
         for pattern in patterns
         for each in ((FEWEST_EACH, ELEMENTS_EACH) if pattern in SINGLE_SUMS else (ELEMENTS_EACH,))
     ]
+    found += [_template(pattern, LONG_EACH) for pattern in patterns if pattern == "BY_COLUMN"]
     return found + [_template("BY_ROW", ODD_EACH, streams=streams) for streams in (False, True) if odd]
 
 
@@ -125,17 +135,20 @@ def _is_fastest_by_element(problem: ReduceProblem, length: int) -> bool:
     return (problem.itemsize == 4 and not problem.paired) or problem.read_bytes < STREAMED_FROM
 
 
-def few_columns(problem: ReduceProblem, layout: Reduction) -> ReducePlan | None:
-    few = problem.few
-    short = layout.r1 * layout.c * problem.itemsize <= SHORT_BYTES and problem.size <= LARGEST
-    if layout.length > ELEMENTS_LENGTH or layout.length == 1 or not (few or short):
+def few_columns(problem: ReduceProblem, layout: Reduction, longest: int = LONGEST_COLUMN) -> ReducePlan | None:
+    """Columns of at most `longest` elements, of which all loads are in flight at once; None if vectors are faster."""
+    length, whole = layout.length, problem.has_whole_rows(layout.c) and problem.wide_out
+    few = problem.size <= max(FEW_IN_COLUMNS[0], min(FEW_IN_COLUMNS[1], COLUMN_WORK // length))
+    short = layout.r1 * layout.c * problem.itemsize <= SHORT_BYTES or (length <= SHORT_COLUMN and not whole)
+    if not 1 < length <= longest or problem.size > LARGEST or not (few or short):
         return None
-    bits = _lane_bits(layout.length, 5)
+    long = length > LONG_COLUMN
+    bits = _lane_bits(length, MOST_BITS, LONG_EACH if long else ELEMENTS_EACH)
     every = layout.count << bits
-    lanes = max(WARP, 1 << (min(every, _most_threads(every)) - 1).bit_length())
-    struct = pack(BY_COLUMN_STRUCT, {"length": layout.length, "columns": layout.c})
-    template = _usual_template("BY_COLUMN", layout.length)
-    return _elements(problem, template, struct, bits, lanes, "few elements" if few else "short columns")
+    threads = max(WARP, 1 << bits, 1 << (min(every, _most_threads(every)) - 1).bit_length())
+    struct = pack(BY_COLUMN_STRUCT, {"length": length, "columns": layout.c})
+    template = _template("BY_COLUMN", LONG_EACH) if long else _usual_template("BY_COLUMN", length)
+    return _elements(problem, template, struct, bits, threads, "few elements" if few else "short columns")
 
 
 def _digits(axes: tuple[tuple[int, int], ...]) -> Array:

@@ -16,8 +16,8 @@ DOUBLE_BYTES = 8
 LINE_VECTORS = 8
 """Vectors of 16 bytes in a cache line."""
 LARGEST_GRID = 65_535
-MOST_SPLITS = 1024
-"""Maximum blocks per result."""
+MOST_SPLITS, LEAST_SHARE = 1024, 64
+"""Maximum blocks per result, and minimum elements of each."""
 FEW_ELEMENTS = 1 << 16
 """Elements up to which reduce_elements_lanes is the fastest kernel for every layout: vectors cost 4 to 14 % on rows and
 24 to 51 % on columns, at 4 us in all."""
@@ -40,7 +40,7 @@ class ReduceProblem:
     axes: the merged axes of x. width: elements per vector. accumulator_bytes: per partial result. light: an element
     costs two or three instructions and a single tensor is accumulated in 32 bits. past: elements from the start of a
     cache line to x. paired: a second tensor is read with x; aligned_pair: both have the same offset within a vector.
-    wide_out: out is aligned to a vector.
+    wide_out: out is aligned to a vector. kept: x is to stay in the L2 cache.
     """
 
     axes: MergedAxes
@@ -52,6 +52,7 @@ class ReduceProblem:
     paired: bool = False
     aligned_pair: bool = True
     wide_out: bool = True
+    kept: bool = False
 
     @property
     def size(self) -> int:
@@ -84,7 +85,7 @@ class ReduceProblem:
 
     def streams(self, megabytes: int) -> bool:
         """Whether reads are L2 evict_first, as for sizes up to `megabytes`."""
-        return self.read_bytes >= STREAMED_FROM and self.read_bytes >> 20 <= megabytes
+        return not self.kept and self.read_bytes >= STREAMED_FROM and self.read_bytes >> 20 <= megabytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,7 +116,7 @@ class ReducePlan:
 
 def most_splits(count: int, length: int) -> int:
     """Maximum blocks per result, for `count` results of `length` elements: more blocks for fewer results."""
-    return max(1, min(MOST_SPLITS, (1 << 16) // max(count, 1), length // THREADS))
+    return max(1, min(MOST_SPLITS, (1 << 16) // max(count, 1), length // LEAST_SHARE))
 
 
 def touched_vectors(rows: int, length: int, width: int, shift: int, unit: int = 0) -> int:

@@ -216,13 +216,15 @@ def launches(
     ("x", "y", "name", "grids"),
     [
         ((64, 1, 64, 4096), (64, 64, 1, 4096), "grad_crossed", [(32, 64)]),
-        ((64, 1, 128, 4096), (64, 128, 1, 4096), "grad_columns", [(4096, 1, 64), (32, 1, 8192)]),
-        ((3, 1, 5), (3, 70, 5), "grad_columns", [(1, 1, 3)]),
-        ((3, 1, 5), (3, 700, 5), "grad_columns", [(1, 5, 3)]),
-        ((1, 64), (4096, 64), "grad_columns", [(1, 64, 1)]),
-        ((3, 1, 5), (3, 7, 5), "reduce_any", None),
+        ((64, 1, 128, 4096), (64, 128, 1, 4096), "reduce_columns_grid", [(131_072, 1), (131_072, 1)]),
+        ((3, 1, 5), (3, 70, 5), "reduce_elements_lanes", [(2, 1)]),
+        ((3, 1, 5), (3, 700, 5), "reduce_columns_grid", [(3, 1)]),
+        ((1, 64), (4096, 64), "reduce_columns_grid", [(4, 16)]),
+        ((3, 1, 5), (3, 7, 5), "reduce_elements_lanes", [(1, 1)]),
         ((70_000, 1), (70_000, 32), "reduce_any", None),
-        ((70_000, 1, 5), (70_000, 7, 5), "reduce_any", None),
+        ((70_000, 1, 5), (70_000, 7, 5), "reduce_elements_lanes", None),
+        ((1, 60, 1), (20, 60, 40), "reduce_elements_lanes", None),
+        ((1, 60, 1), (200, 60, 40), "reduce_any", None),
     ],
 )
 def test_axes_in_the_middle_are_summed_along_columns(
@@ -238,32 +240,35 @@ def test_axes_in_the_middle_are_summed_along_columns(
 
 
 @pytest.mark.parametrize(
-    ("x", "y"), [((8, 1), (1, 100_000)), ((1, 100_000), (8, 1)), ((70, 1, 40), (90, 40)), ((90, 40), (70, 1, 40))]
+    ("x", "y"), [((8, 1), (1, 100_000)), ((1, 100_000), (8, 1)), ((3, 1, 5), (3, 70_000, 5)), ((1, 64), (9000, 64))]
 )
-def test_sums_of_two_sizes_share_their_letters(
-    monkeypatch: pytest.MonkeyPatch, x: tuple[int, ...], y: tuple[int, ...]
-) -> None:
-    """Where both gradients are summed, one after the other, what blocks of each tell each other has room.
-
-    A block sends a letter, a word of number and flag.
-    """
+def test_partial_sums_have_room(monkeypatch: pytest.MonkeyPatch, x: tuple[int, ...], y: tuple[int, ...]) -> None:
+    """Flagged ones are apart from those that are left as they are, which counters do not overlap."""
     op = find_op("lerp_grad")
     params = op.params(weight=0.5)
     shapes = op.infer({"x": x, "y": y}, "float32", params)
     workspace = np.zeros(cuda_grad._workspace(shapes, params), np.uint8)
     gradients = {"dx": Buffer(*x), "dy": Buffer(*y)}
-    found = launches(monkeypatch, gradients, workspace=workspace)
-    assert len(found) == 2
-    for gradient, launch in zip(gradients.values(), found, strict=True):
-        splits = launch.grid[1] if launch.name.startswith("grad_columns") else int(launch.arguments[-4])
-        assert launch.arguments[-1] is workspace
-        assert 8 * splits * gradient.size <= workspace.nbytes
+    flagged, left = 0, workspace.nbytes
+    for gradient, launch in zip(
+        gradients.values(), launches(monkeypatch, gradients, workspace=workspace), strict=False
+    ):
+        if launch.name.startswith("grad_rows"):
+            assert launch.arguments[-1] is workspace
+            flagged = 8 * int(launch.arguments[-4]) * gradient.size
+            continue
+        counters, partials = launch.arguments[-2:]
+        left = min(left, counters.nbytes)
+        if launch.grid[1] > 1:
+            assert counters.nbytes - partials.nbytes >= 4 * launch.grid[0]
+            assert partials.nbytes >= 4 * launch.grid[1] * gradient.size
+    assert flagged <= workspace.nbytes - left or left == workspace.nbytes
 
 
 def test_one_minus_a_weight_is_rounded_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """Next to 1, what is left of it is found in float64, where a gradient is summed over axes apart, too."""
     weight = 0.9999995
-    gradients = {"dx": Buffer(1, 17, 1), "dy": Buffer(127, 1, 2)}
+    gradients = {"dx": Buffer(1, 170, 1), "dy": Buffer(127, 1, 20)}
     (name, _, (_, tensor, _, _, _, factor, *_)), _ = launches(monkeypatch, gradients, weight)
     assert name.startswith("reduce_any<float")
     assert (tensor, factor["sign"], factor["offset"]) == (None, 0, np.float32(1 - weight))

@@ -71,12 +71,12 @@ def check_columns(asked: ReduceProblem, found: ReducePlan) -> None:
     lanes, down, depth = found.block
     whole = found.template.endswith("true")
     columns, rows, rest = (int(layout[name]) for name in ("c", "rows", "rest"))
-    width, share = int(layout["width"]), int(layout["share"])
+    width, share = int(layout["width"]), -(-(rows + (rest > 0)) // found.grid[1])
     assert lanes * down * depth <= COLUMN_THREADS
     assert width <= (lanes - (not whole)) * asked.width
     assert int(layout["tiles"]["value"]) * width >= columns
     assert found.grid[0] * depth >= int(layout["outer"])
-    assert share * found.grid[1] >= rows + (rest > 0)
+    assert (found.grid[1] - 1) * down < rows + (rest > 0)
     assert depth == 1 or found.grid[1] == 1
     assert down % int(layout["in_warp"]) == 0
     assert int(layout["in_warp"]) in {1, 32 // lanes}
@@ -213,13 +213,34 @@ def test_blocks_that_share_long_columns_are_narrow() -> None:
     assert prod(found.block) == THREADS
 
 
-@pytest.mark.parametrize(("shape", "width"), [((500, 1536), 8), ((500, 256), 4), ((16, 1000, 64), 4)])
+@pytest.mark.parametrize(("shape", "width"), [((600, 1536), 8), ((2000, 1000), 4), ((16, 1000, 64), 4)])
 def test_columns_are_not_split_while_their_rows_are_few(shape: Shape, width: int) -> None:
     """Narrow blocks take whole columns: partial results would cost more than the reads."""
     found = planned(shape, (len(shape) - 2,), width)
     assert (found.kernel, found.grid[1]) == ("reduce_columns_grid", 1)
     assert found.block[0] < 8
     assert prod(found.block) == THREADS
+
+
+@pytest.mark.parametrize(
+    ("shape", "width", "by_element"),
+    [
+        ((4096, 64), 4, True),
+        ((4098, 64), 4, False),
+        ((500, 1000), 8, True),
+        ((500, 2500), 8, False),
+        ((8, 400_000), 4, True),
+        ((8, 4_000_000), 4, False),
+        ((20_000, 8, 1001), 8, True),
+        ((20_000, 8, 1000), 8, False),
+        ((20_000, 40, 1001), 8, False),
+    ],
+)
+def test_columns_of_few_elements_are_in_flight_at_once(shape: Shape, width: int, by_element: bool) -> None:
+    """So are short ones that no vectors divide, however many; vectors take less for others."""
+    found = planned(shape, (len(shape) - 2,), width)
+    assert (found.kernel == "reduce_elements_lanes") == by_element
+    assert by_element or found.kernel == "reduce_columns_grid"
 
 
 def test_expensive_elements_are_shared_by_blocks() -> None:
