@@ -72,6 +72,7 @@ def _expressions() -> tuple[str, ...]:
             for x_step, y_step in STEPS
             for step in (NO_TENSOR, 0, 1)
         ]
+        found.append(f"reduce_columns_grid<SummedGrad<{ctype}>, {WIDTHS[name]}, false, false>")
         elements = elements_templates("BY_ROW", "BY_COLUMN", "TWO_GROUPS", "ANY_AXES")
         found += [f"reduce_elements_lanes<SummedGrad<{ctype}>, {template}>" for template in elements]
         found.append(f"grad_crossed<{ctype}, {WIDTHS[name]}>")

@@ -56,7 +56,8 @@ PARTIALS = {
     for ctype in WIDE
 }
 SUMMED_GRADS = {
-    name: np.dtype([("factor", name), ("other_factor", name), ("other", np.uint64)]) for name in ("float32", "float64")
+    name: np.dtype([("factor", name), ("other_factor", name), ("other", np.uint64), ("size", np.int64)])
+    for name in ("float32", "float64")
 }
 PARTS = strided(1, np.int64, (AXES,))
 PART = np.dtype(
@@ -231,8 +232,10 @@ def _fused(
     """
     axes = merge_axes(dout.shape, reduced_axes(shape, dout.shape))
     layout, wide = axes.two_groups(), np.dtype(accumulating(dout))
-    width = 1 if layout is None else whole_vector(dout, layout.c, summed, other)
-    problem = ReduceProblem(axes, dout.dtype.itemsize, width, wide.itemsize, kept=True)
+    aligned = () if layout is None or layout.r2 == 1 else (layout.c, summed)
+    width = whole_vector(dout, other, *aligned)
+    wide_out = summed.data.ptr % (width * dout.dtype.itemsize) == 0
+    problem = ReduceProblem(axes, dout.dtype.itemsize, width, wide.itemsize, wide_out=wide_out, kept=True)
     plan = beside_plan(problem, GpuSize(multiprocessors()))
     if plan is None:
         if layout is None or layout.c * layout.b > 1:
@@ -240,7 +243,8 @@ def _fused(
         return _rows(dout, summed, other, layout, factors, workspaces[0])
     announce(plan)
     function = SOURCE.function(plan.expression(f"SummedGrad<{CTYPES[dout.dtype.name]}>"))
-    value = pack(SUMMED_GRADS[wide.name], {"factor": factors[0], "other_factor": factors[1], "other": address(other)})
+    scaled = {"factor": factors[0], "other_factor": factors[1], "other": address(other), "size": dout.size}
+    value = pack(SUMMED_GRADS[wide.name], scaled)
     places, scratch = partial_places(summed.size, 1, wide.itemsize), workspaces[1]
     parts = (None, None) if scratch is None else (scratch[places.arrivals :], scratch[places.splits :])
     arrays = (dout, summed) if plan.kernel == "reduce_columns_grid" else (dout, None, summed)

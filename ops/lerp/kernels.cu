@@ -240,13 +240,14 @@ struct SummedGrad {
   static constexpr bool TWO = false;
   Acc factor, other_factor;
   T* other;  // or null
+  long long size;  // of it
 
   __device__ __forceinline__ T neutral() const { return narrow<T>(Acc(0)); }
   __device__ __forceinline__ Acc identity() const { return Acc(0); }
   __device__ __forceinline__ Acc take(Acc sum, T element, T) const { return sum + widen(element); }
   __device__ __forceinline__ Acc merge(Acc a, Acc b) const { return a + b; }
   __device__ __forceinline__ T finish(Acc sum) const { return narrow<T>(factor * sum); }
-  template <int V>
+  template <bool WHOLE, int V>
   __device__ __forceinline__ void beside(long long index, const Vector<T, V>& given) const {
     if (other == nullptr) return;
     Vector<T, V> result;
@@ -254,8 +255,10 @@ struct SummedGrad {
     for (int i = 0; i < V; ++i) result.at[i] = narrow<T>(other_factor * widen(given.at[i]));
     if constexpr (V == 1) {
       other[index] = result.at[0];
-    } else {
+    } else if (WHOLE || index + V <= size) {
       store_evict_last<T, V>(other + index, result);
+    } else {
+      store_some<T, V>(other + index, result, size - index);
     }
   }
 };

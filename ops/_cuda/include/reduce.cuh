@@ -18,8 +18,9 @@
 #include "vector.cuh"
 #include "arrival_counter.cuh"
 
-// Whether f.beside(index, vector) writes something for what is read at `index` of x, in reduce_elements_lanes and WHOLE
-// reduce_columns_grid. Vectors of x are then evict_last, as a kernel has just written them or will read what is written.
+// Whether f.beside<WHOLE>(index, vector) writes something for what is read at `index` of x, in reduce_elements_lanes and
+// reduce_columns_grid. If rows are not WHOLE vectors, two threads are given a vector that is in two rows, and the last one
+// may end past x. Vectors of x are evict_last, as a kernel has just written them or will read what is written.
 template <typename F>
 constexpr bool WRITES_BESIDE = false;
 

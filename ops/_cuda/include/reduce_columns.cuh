@@ -72,11 +72,11 @@ __global__ void __launch_bounds__(COLUMN_THREADS, COLUMN_RESIDENT<F>) reduce_col
           for (int i = 0; i < V; ++i) {
             if (first_column + column + i < layout.rest) mine[i] = f.take(mine[i], vector.at[i], vector.at[i]);
           }
-          continue;
-        }
+        } else {
 #pragma unroll
-        for (int i = 0; i < V; ++i) mine[i] = f.take(mine[i], vector.at[i], vector.at[i]);
-        if constexpr (WRITES_BESIDE<F>) f.beside(place(row, j), vector);
+          for (int i = 0; i < V; ++i) mine[i] = f.take(mine[i], vector.at[i], vector.at[i]);
+        }
+        if constexpr (WRITES_BESIDE<F>) f.template beside<WHOLE>(place(row, j), vector);
       }
     }
   };

@@ -106,7 +106,7 @@ __global__ void __launch_bounds__(REDUCE_THREADS) reduce_elements_lanes(
       Acc& sum = j % 2 == 0 ? mine : apart;
       sum = f.take(sum, one[j], F::TWO ? two[j] : one[j]);
       if constexpr (WRITES_BESIDE<F>) {
-        if (j < count && result < results) f.beside(at(from, j) - x, Vector<T, 1>{{one[j]}});
+        if (j < count && result < results) f.template beside<true>(at(from, j) - x, Vector<T, 1>{{one[j]}});
       }
     }
   };
