@@ -89,8 +89,9 @@ BOTH_SUMMED: tuple[tuple[Shape, Shape], ...] = (
 """Shapes of x and y, neither of which is that of the result."""
 ONE_SUMMED: tuple[tuple[Shape, Shape], ...] = (
     ((40,), (300, 40)),
-    ((33,), (300, 33)),
-    ((5, 1, 33), (5, 300, 33)),
+    ((33,), (301, 33)),
+    ((5,), (401, 5)),
+    ((5, 1, 33), (5, 301, 33)),
     ((3, 1, 8), (3, 9, 8)),
     ((3, 1), (3, 9000)),
     ((1,), (20_001,)),
