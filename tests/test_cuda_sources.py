@@ -60,6 +60,9 @@ SPILLING = {
     ("sm_100", "convolve<float, 1, 4, 2, 4, 3>"): 128,
     ("sm_100", "reduce_slabs_block<Norm<double, POWER>, 2, false>"): 132,
     ("sm_100", "reduce_slabs_block<Norm<double, POWER>, 2, true>"): 132,
+    ("sm_100", "reduce_columns_grid<SummedGrad<double>, 2, false, false>"): 72,
+    ("sm_75", "reduce_columns_grid<Norm<float, COUNT>, 4, false, false>"): 88,
+    (OPTIMIZED, "reduce_columns_grid<Norm<float, COUNT>, 4, false, false>"): 72,
     **{
         (architecture, f"reduce_rows_once<{functor}, 2, 1024, 1>"): 132
         for architecture in (OPTIMIZED, "sm_100")
