@@ -6,7 +6,6 @@ from itertools import combinations, product
 from math import prod
 from typing import Any
 
-import numpy as np
 import pytest
 
 from opgauge.ops import find_kernel
