@@ -175,7 +175,8 @@ def _measure_all(pool: WorkerPool, batches: Sequence[Batch], plan: PairPlan, tel
         return
     for place, batch in enumerate(batches):
         measure_batch(pool, batch, plan.share_of(len(batches) - place), tell)
-        pool.forget_inputs()
+        if len(batches) > 1:  # further pairs of a single batch use the same inputs
+            pool.forget_inputs()
 
 
 def _batches(
