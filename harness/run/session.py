@@ -18,7 +18,7 @@ from opgauge.harness.run.peaks import AchievedPeaks
 from opgauge.harness.run.progress import Progress
 from opgauge.harness.run.remeasure import rounds, undecided_trials
 from opgauge.harness.run.runner import run
-from opgauge.harness.run.signals import exit_code, interruptible, uninterrupted
+from opgauge.harness.run.signals import exit_code, interruptible, raise_if_asked, uninterrupted
 
 OK, WRONG, NOTHING = 0, 3, 5
 """Exit codes: every result of ours is valid; one is not; nothing was measured."""
@@ -117,6 +117,7 @@ class Session:
                     plausible = peaks.judge(result)
                     self.store.add_result(self.run_id, plausible)
                     progress.finished(plausible.trial, plausible)
+                    raise_if_asked()
 
     def _by_run(self) -> list[list[Result]]:
         return [self.store.results(self.run_id)]

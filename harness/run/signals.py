@@ -11,6 +11,9 @@ from types import FrameType
 ENDINGS = (signal.SIGTERM, signal.SIGHUP)
 """Signals by which CI systems, service managers and closed terminals end a process."""
 
+_ASKED: list[int] = []
+"""Signals that arrived in `interruptible`."""
+
 
 class TerminatedError(KeyboardInterrupt):
     """A signal asked this process to end. number: of the signal."""
@@ -38,6 +41,13 @@ def interruptible() -> Iterator[None]:
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
+        _ASKED.clear()
+
+
+def raise_if_asked() -> None:
+    """Raise TerminatedError again if a signal arrived where exceptions are ignored, as in a finalizer."""
+    if _ASKED:
+        raise TerminatedError(_ASKED[-1])
 
 
 @contextmanager
@@ -56,4 +66,5 @@ def uninterrupted() -> Iterator[None]:
 
 def _raise(number: int, frame: FrameType | None) -> None:
     del frame
+    _ASKED.append(number)
     raise TerminatedError(number)

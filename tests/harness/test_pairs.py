@@ -14,7 +14,7 @@ import pytest
 from opgauge.harness.case.case import Case
 from opgauge.harness.gate.gate import Schedule
 from opgauge.harness.gate.interleaved import Effort, measure_pair
-from opgauge.harness.gate.pairs import PairPlan, measure
+from opgauge.harness.gate.pairs import BATCH, PairPlan, measure
 from opgauge.harness.gate.pool import WorkerPool
 from opgauge.harness.gate.record import BASE, CHECKED_PAIRS, HEAD, BlockOutcome, Job, JobRecord
 from opgauge.harness.judge.verdict import Subject
@@ -98,6 +98,28 @@ def test_nothing_else_runs_while_a_cpu_is_wanted(monkeypatch: pytest.MonkeyPatch
     starts, runs = log[::2], log[1::2]
     assert [word.removeprefix("start ") for word in starts] == [word.removeprefix("run ") for word in runs]
     assert sorted(runs) == ["run base"] * 2 + ["run head"] * 2
+
+
+@pytest.mark.parametrize(("jobs", "forgotten"), [(1, 0), (2 * BATCH, 4)])
+def test_inputs_of_a_single_batch_serve_further_pairs(
+    monkeypatch: pytest.MonkeyPatch, jobs: int, forgotten: int
+) -> None:
+    """Those of several batches are removed after each, in both rounds."""
+    machine, removed, rounds = Machine(), [], []
+    tree = Tree(Path("/nowhere"), "", "a tree")
+    subjects = [Subject("sign", f"c{number}", f"{number:016}", "optimized", "cpu") for number in range(jobs)]
+    wanted = [Job(subject, {"backend": "cpu", "case": {"shapes": {}}}) for subject in subjects]
+
+    def further(*_: object) -> dict[Subject, int]:
+        rounds.append(1)
+        return dict.fromkeys(subjects, 1) if len(rounds) == 1 else {}
+
+    monkeypatch.setattr("opgauge.harness.gate.pairs.more_pairs", further)
+    with WorkerPool({BASE: tree, HEAD: tree}) as pool:
+        monkeypatch.setattr(pool, "executor", machine.start)
+        monkeypatch.setattr(pool, "forget_inputs", lambda: removed.append(1))
+        measure(pool, wanted, lambda _: (), PairPlan(Schedule(start=1, most=2), method="blocks"))
+    assert len(removed) == forgotten
 
 
 def record_of(size: int, implementation: str) -> JobRecord:

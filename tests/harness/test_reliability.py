@@ -9,6 +9,7 @@ import sqlite3
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -25,6 +26,7 @@ from opgauge.harness.run.execute import LocalExecutor
 from opgauge.harness.run.liveness import is_gone, process_identity
 from opgauge.harness.run.progress import Progress, ProgressStyle
 from opgauge.harness.run.session import RunPlan, Session
+from opgauge.harness.run.signals import TerminatedError
 from opgauge.harness.run.worker_process import Worker
 from opgauge.harness.store import Store, engine, store
 from opgauge.harness.worker import protocol
@@ -34,7 +36,8 @@ from tests.harness.test_summary import a_result
 
 ROOT = Path(__file__).parents[2]
 NOTHING = Environment({}, {})
-LONG_RUN = ("run", "cases/dot.yaml", "-i", "baseline", "--tag", "smoke", "--budget", "1.0", "--no-ceilings")
+IMPLEMENTATIONS = ("-i", "baseline", "-i", "optimized")
+LONG_RUN = ("run", "cases/dot.yaml", *IMPLEMENTATIONS, "--tag", "smoke", "--budget", "1.0", "--no-ceilings")
 
 
 def start(
@@ -172,6 +175,22 @@ def test_a_write_that_fails_ends_the_run(method: str, error: Exception) -> None:
     with pytest.raises(type(error)):
         session.measure(RunPlan((a_result("optimized", 1.0).trial,), ("cpu",)), Instant())
     assert failing.ended == "interrupted"
+
+
+def test_a_signal_in_a_finalizer_is_not_lost() -> None:
+    """Python ignores exceptions there: the run ends after the trial, and the next run in this process does not."""
+    stored = Failing("", OSError())
+
+    def add_result(*_: object) -> None:
+        with suppress(TerminatedError):
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    trials = (a_result("optimized", 1.0).trial,) * 2
+    for add, code, ended in ((add_result, 143, "interrupted"), (lambda *_: None, 0, "finished")):
+        stored.add_result = add  # type: ignore[attr-defined]
+        session = Session(stored, "r", lambda total: Progress(total, ProgressStyle.NONE), lambda text: None)
+        assert session.measure(RunPlan(trials), Instant()) == code
+        assert stored.ended == ended
 
 
 def test_an_error_survives_a_store_that_cannot_end_the_run() -> None:

@@ -46,8 +46,8 @@ COLUMN_STRUCT = np.dtype(
 )
 """`ColumnLayout` of `include/reduce_columns.cuh`: rows of `c` elements, of which `rows` are reduced, r2 of them
 adjacent, for every (a, b). A row may be several rows of the tensor, folded: `kept` results then repeat along it. The
-row after the whole ones has `rest` elements. width: columns of a tile. outer: number of (a, b,
-tile). in_warp: neighbouring rows of a block in one warp with equal alignment; 1: none. Strides are in elements."""
+row after the whole ones has `rest` elements. width: columns of a tile. outer: number of (a, b, tile). in_warp:
+neighbouring rows of a block in one warp with equal alignment; 1: none. Strides are in elements."""
 SLAB_STRUCT = np.dtype([(name, np.int32) for name in ("r1", "b", "r2", "c")])
 """`SlabLayout` of `include/reduce_columns.cuh`."""
 

@@ -19,8 +19,8 @@ LARGEST_GRID = 65_535
 MOST_SPLITS, LEAST_SHARE = 1024, 64
 """Maximum blocks per result, and minimum elements of each."""
 FEW_ELEMENTS = 1 << 16
-"""Elements up to which reduce_elements_lanes is the fastest kernel for every layout: vectors cost 4 to 14 % on rows and
-24 to 51 % on columns, at 4 us in all."""
+"""Elements up to which reduce_elements_lanes is the fastest kernel for every layout, and for columns further: vectors
+cost 4 to 14 % on rows and 24 to 51 % on columns, at 4 us in all."""
 GRID_RESIDENT = 4
 """Resident blocks of reduce_rows_grid per multiprocessor on every device; rows are limited to them, as blocks wait."""
 STREAMED_FROM, STREAMED_ROWS, STREAMED_COLUMNS = 12 << 20, 192, 384
