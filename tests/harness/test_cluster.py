@@ -56,10 +56,17 @@ def trials_of(cases: Sequence[Case]) -> list[Trial]:
 
 
 @pytest.fixture(scope="module")
-def client() -> Iterator[Client]:
+def cluster() -> Iterator[Client]:
     """Two members that time the CPU, so that one can be killed, and one that computes references."""
     with local_cluster(member_options([], cpu_slots=2, references=1)) as found:
         yield found
+
+
+@pytest.fixture
+def client(cluster: Client) -> Client:
+    """The cluster with all of its members: those that a test killed are started again."""
+    cluster.wait_for_workers(3, timeout=120)
+    return cluster
 
 
 def counted(results: Sequence[Measured]) -> Counter[tuple[str, str]]:
