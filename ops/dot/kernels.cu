@@ -3,17 +3,12 @@
 #include "reduce_rows.cuh"
 
 template <typename T>
-struct Dot {
-  using Input = T;
-  using Output = T;
+struct Dot : Sum<T> {
   using Acc = Wide<T>;
   static constexpr bool TWO = true;
   unsigned int unused;
 
-  __device__ __forceinline__ T neutral() const { return narrow<T>(Acc(0)); }
-  __device__ __forceinline__ Acc identity() const { return Acc(0); }
   __device__ __forceinline__ Acc take(Acc sum, T x, T y) const { return sum + widen(x) * widen(y); }
-  __device__ __forceinline__ Acc merge(Acc a, Acc b) const { return a + b; }
   __device__ __forceinline__ T finish(Acc sum) const { return narrow<T>(sum); }
 };
 

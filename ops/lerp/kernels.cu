@@ -170,13 +170,6 @@ __global__ void __launch_bounds__(THREADS) grad_broadcast(
   if (dy != nullptr) store_some<T, V>(dy + at, second, count);
 }
 
-template <typename A>
-struct Add {
-  using Acc = A;
-  __device__ __forceinline__ A identity() const { return 0; }
-  __device__ __forceinline__ A merge(A a, A b) const { return a + b; }
-};
-
 // grad_rows: `splits` blocks reduce one row and write the other gradient.
 // Layout   dout[rows][length], weight a number      Grid  rows · splits + collecting blocks      Block  REDUCE_THREADS
 // Needs    length a multiple of V, `share` vectors per split
@@ -193,7 +186,7 @@ __global__ void __launch_bounds__(REDUCE_THREADS, GRID_RESIDENT) grad_rows(
   const int row = blockIdx.x / static_cast<unsigned int>(splits), split = blockIdx.x - row * splits;
   const auto put = [&](int ours, A all) { sum[ours] = narrow<T>(factor * all); };
   if (row >= rows) {
-    collect_rows<REDUCE_THREADS>(Add<A>{}, slots, blockIdx.x - rows * splits, rows, splits, lanes, flagged, put);
+    collect_rows<REDUCE_THREADS>(Sum<T>{}, slots, blockIdx.x - rows * splits, rows, splits, lanes, flagged, put);
     return;
   }
   const long long begin = row * length + share * split * V, left = min(share, length / V - share * split);
@@ -222,7 +215,7 @@ __global__ void __launch_bounds__(REDUCE_THREADS, GRID_RESIDENT) grad_rows(
       if (other != nullptr) store_evict_last<T, V>(other + begin + vector * V, result);
     }
   }
-  mine = merge_at_end<REDUCE_THREADS>(Add<A>{}, mine, slots);
+  mine = merge_at_end<REDUCE_THREADS>(Sum<T>{}, mine, slots);
   if (threadIdx.x > 0) return;
   if (splits > 1) {
     publish(flagged + (static_cast<long long>(row) * splits + split) * WORDS<A>, mine);
@@ -233,19 +226,12 @@ __global__ void __launch_bounds__(REDUCE_THREADS, GRID_RESIDENT) grad_rows(
 
 // The sum of dout, times a factor, and beside it dout times another one: the functor of reductions.
 template <typename T>
-struct SummedGrad {
-  using Input = T;
-  using Output = T;
+struct SummedGrad : Sum<T> {
   using Acc = Wide<T>;
-  static constexpr bool TWO = false;
   Acc factor, other_factor;
   T* other;  // or null
   long long size;  // of it
 
-  __device__ __forceinline__ T neutral() const { return narrow<T>(Acc(0)); }
-  __device__ __forceinline__ Acc identity() const { return Acc(0); }
-  __device__ __forceinline__ Acc take(Acc sum, T element, T) const { return sum + widen(element); }
-  __device__ __forceinline__ Acc merge(Acc a, Acc b) const { return a + b; }
   __device__ __forceinline__ T finish(Acc sum) const { return narrow<T>(factor * sum); }
   template <bool WHOLE, int V>
   __device__ __forceinline__ void beside(long long index, const Vector<T, V>& given) const {

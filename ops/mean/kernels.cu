@@ -4,17 +4,10 @@
 #include "reduce_rows.cuh"
 
 template <typename T>
-struct Mean {
-  using Input = T;
-  using Output = T;
+struct Mean : Sum<T> {
   using Acc = Wide<T>;
-  static constexpr bool TWO = false;
   Acc count, inverse;
 
-  __device__ __forceinline__ T neutral() const { return narrow<T>(Acc(0)); }
-  __device__ __forceinline__ Acc identity() const { return Acc(0); }
-  __device__ __forceinline__ Acc take(Acc sum, T element, T) const { return sum + widen(element); }
-  __device__ __forceinline__ Acc merge(Acc a, Acc b) const { return a + b; }
   __device__ __forceinline__ T finish(Acc sum) const {  // division by a number whose reciprocal is known
     const Acc about = sum * inverse, left = fma(-about, count, sum);
     return narrow<T>(left == left ? fma(left, inverse, about) : about);  // the remainder of an infinite sum is NaN

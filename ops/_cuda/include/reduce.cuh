@@ -24,6 +24,19 @@
 template <typename F>
 constexpr bool WRITES_BESIDE = false;
 
+// Members of functors that add elements in the accumulating type, a base without fields; `finish` is theirs.
+template <typename T>
+struct Sum {
+  using Input = T;
+  using Output = T;
+  using Acc = Wide<T>;
+  static constexpr bool TWO = false;
+  __device__ __forceinline__ T neutral() const { return narrow<T>(Acc(0)); }
+  __device__ __forceinline__ Acc identity() const { return Acc(0); }
+  __device__ __forceinline__ Acc take(Acc sum, T element, T) const { return sum + widen(element); }
+  __device__ __forceinline__ Acc merge(Acc a, Acc b) const { return a + b; }
+};
+
 constexpr int REDUCE_THREADS = 256;
 constexpr int LINE_VECTORS = 8;    // vectors of 16 bytes in a cache line
 constexpr int MOST_THREADS = 2048;  // resident threads of a multiprocessor
