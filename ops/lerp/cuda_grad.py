@@ -17,6 +17,7 @@ from opgauge.ops._core.op import Array, Params, Shape, Shapes
 from opgauge.ops._core.plans import announce
 from opgauge.ops._core.registry import kernel
 from opgauge.ops._cuda.pointwise import AXES, THREADS, axes_struct, flat, strided, strides_struct
+from opgauge.ops._cuda.reduction.launch import bind_plan
 from opgauge.ops._cuda.reduction.problem import GRID_RESIDENT, GpuSize, ReduceProblem
 from opgauge.ops._cuda.reduction.rows import collectors
 from opgauge.ops._cuda.source import CudaSource, flag, multiprocessors, whole_vector
@@ -241,19 +242,12 @@ def _fused(
         if layout is None or layout.c * layout.b > 1:
             return None
         return _rows(dout, summed, other, layout, factors, workspaces[0])
-    announce(plan)
-    function = SOURCE.function(plan.expression(f"SummedGrad<{CTYPES[dout.dtype.name]}>"))
     scaled = {"factor": factors[0], "other_factor": factors[1], "other": address(other), "size": dout.size}
     value = pack(SUMMED_GRADS[wide.name], scaled)
     places, scratch = partial_places(summed.size, 1, wide.itemsize), workspaces[1]
     parts = (None, None) if scratch is None else (scratch[places.arrivals :], scratch[places.splits :])
-    arrays = (dout, summed) if plan.kernel == "reduce_columns_grid" else (dout, None, summed)
-    arguments = (*arrays, value, *plan.numbers, *parts)
-
-    def run(_held: Any = other) -> None:  # the functor contains its address alone
-        function(plan.grid, plan.block, arguments)
-
-    return run
+    name = f"SummedGrad<{CTYPES[dout.dtype.name]}>"
+    return bind_plan(SOURCE, plan, name, value, (dout, None, summed), parts, other)  # value has other's address alone
 
 
 def _rows(

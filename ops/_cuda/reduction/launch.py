@@ -115,14 +115,34 @@ def launch(
     if out.size == 0:
         return lambda: None
     found = planned(functor, axes, x, second, out)
-    announce(found)
-    function = source.function(found.expression(functor.name))
-    columns = found.kernel in {"reduce_columns_grid", "reduce_slabs_block"}
-    arrays = (x, out) if columns else (x, second, out)
     counters, partials = workspace, workspace[_counters_bytes(axes) :]
     scratch = {"": (), "flagged": (workspace,), "counters": (counters, partials)}[found.scratch]
-    arguments = (*arrays, functor.value.view(Argument), *found.numbers, *scratch)
-    return lambda: function(found.grid, found.block, arguments)
+    return bind_plan(source, found, functor.name, functor.value.view(Argument), (x, second, out), scratch)
+
+
+def bind_plan(
+    source: CudaSource,
+    found: ReducePlan,
+    functor: str,
+    value: Array,
+    arrays: tuple[Any, Any, Any],
+    scratch: tuple[Any, ...],
+    held: Any = None,
+) -> Bound:
+    """A callable that launches a plan for x, a second tensor or None, and the output.
+
+    functor: its C++ name. scratch: the parts of a workspace that the plan wants. held: lives as long as the callable.
+    """
+    announce(found)
+    function = source.function(found.expression(functor))
+    x, second, out = arrays
+    columns = found.kernel in {"reduce_columns_grid", "reduce_slabs_block"}
+    arguments = (*((x, out) if columns else (x, second, out)), value, *found.numbers, *scratch)
+
+    def run(_held: Any = held) -> None:
+        function(found.grid, found.block, arguments)
+
+    return run
 
 
 def layout_struct(layout: Reduction, splits: int, across: int) -> Array:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import pytest
 
 from opgauge.ops import FLOATS, find_kernel
+from opgauge.ops.lerp import cuda_grad
+from opgauge.ops.lerp.sums import partial_places
 from tests.ops.attempts import case_of, complaint, inputs_of
 
 Shape = tuple[int, ...]
@@ -54,7 +56,7 @@ def test_one_sum_is_right(x: Shape, y: Shape, dtype: str) -> None:
 
 @pytest.mark.gpu
 def test_one_workspace_serves_many_launches() -> None:
-    """What blocks told each other in one launch is not taken for the next one's."""
+    """What blocks told each other in one launch is not taken for the next one's: flags and counters are zero again."""
     import cupy as cp
 
     for x, y in (((16, 1), (16, 150_528)), ((4096,), (2000, 4096)), ((9000, 1), (1, 70))):
@@ -71,3 +73,5 @@ def test_one_workspace_serves_many_launches() -> None:
             run()
             run()
             assert (out["dx"] == 0.75 * (turn % 3) * (dout.size // out["dx"].size)).all(), (x, y)
+        flagged = cuda_grad._flagged_bytes(case.resolved.outputs, dout.shape)
+        assert not workspace[: flagged + partial_places(out["dx"].size, 1, 4).splits].any()
