@@ -6,7 +6,7 @@ import gc
 import os
 import resource
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from itertools import repeat
 from math import ceil
@@ -62,7 +62,13 @@ class CpuTimer:
             found.append(float(perf_counter_ns() - start))
         return found, []
 
-    def measure(self, call: Bound, limits: Limits, hooks: Hooks | None = None) -> Timed:
+    def measure(
+        self,
+        call: Bound,
+        limits: Limits,
+        hooks: Hooks | None = None,
+        places: Sequence[Bound] = (),  # noqa: ARG002  of a GPU's hot times
+    ) -> Timed:
         """Warm up by time, then sample with the garbage collector disabled."""
         around = TimedHooks(hooks)
         with _no_garbage_collection(collect_first=limits.calls is None):

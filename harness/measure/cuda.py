@@ -9,9 +9,11 @@ from __future__ import annotations
 
 import gc
 import sys
-from collections.abc import Callable, Iterator
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from importlib import import_module
+from itertools import cycle
 from pathlib import Path
 from statistics import median
 from time import perf_counter, perf_counter_ns
@@ -55,8 +57,8 @@ class CudaTimer:
 
     On an H200, a write takes 0.1 µs longer if its address is far from the multiprocessor; the distance changes
     every 4 KB. That is a tenth of the time of the smallest kernels in cache. Processes that allocate alike get the
-    same pages. Each process therefore reserves as many pages as its number, so that its buffers have other
-    addresses than those of other processes; so do tensors that torch allocates from its own pool.
+    same pages. Hot times of small calls are therefore means over several places; and each process reserves as many
+    pages as its number, so that its buffers, and torch's, have other addresses than those of other processes.
     """
 
     name = "cuda-event-cold/2"
@@ -164,7 +166,7 @@ class CudaTimer:
         self.synchronize()
         return found, queue.clocks_mhz(repeats)
 
-    def measure(self, call: Bound, limits: Limits, hooks: Hooks | None = None) -> Timed:
+    def measure(self, call: Bound, limits: Limits, hooks: Hooks | None = None, places: Sequence[Bound] = ()) -> Timed:
         """Warm up, then take cold samples, the hot time and the peak of memory."""
         most = limits.max_samples * SAMPLES_PER_WANTED
         queue = self._make_queue(most, flush=True)
@@ -176,7 +178,7 @@ class CudaTimer:
             cold = self._cold(call, queue, limits, most, hooks, gaps=gaps)
             clocks = queue.clocks_mhz(len(cold))
             names = self._names(call)
-            hot_ns = self._hot(call, median(sample.elapsed_ns for sample in cold), limits, names)
+            hot_ns = self._hot(call, median(sample.elapsed_ns for sample in cold), limits, names, places)
         finally:
             if enabled:
                 gc.enable()
@@ -276,11 +278,21 @@ class CudaTimer:
         self._device.synchronize()
         return perf_counter_ns() - before
 
-    def _hot(self, call: Bound, cold_ns: float, limits: Limits, names: tuple[str, ...] | None) -> float | None:
+    def _hot(
+        self,
+        call: Bound,
+        cold_ns: float,
+        limits: Limits,
+        names: tuple[str, ...] | None,
+        places: Sequence[Bound] = (),
+    ) -> float | None:
         """Time of one call among many with warm caches, by a graph or back to back; None if it launches nothing."""
         if names is not None and not names:
             return None
         calls = max(1, min(int(HOT_NS / max(cold_ns, 1.0)), MOST_HOT_CALLS))
+        if places:
+            calls = max(1, calls // len(places)) * len(places)
+            call = self._in_turn(places)
         found = self._graphs.call_ns(call, calls, len(names or ()), limits.budget_s)
         if found is not None:
             return found
@@ -290,6 +302,24 @@ class CudaTimer:
                 call()
 
         return self._graphs.repeated_ns(again, limits.budget_s) / calls
+
+    def _in_turn(self, places: Sequence[Bound]) -> Bound:
+        """One of the calls after the other; what torch allocates for their results lies at several addresses too."""
+        torch, last = self._torch, len(places) - 1
+        results: list[Any] = []
+        spaces: list[Any] = []
+        for call in places:
+            results.append(call())
+            if torch is not None:
+                spaces.append(torch.empty(PLACE_BYTES, dtype=torch.uint8, device=f"cuda:{self._index}"))
+        # memory of the oldest result is free for the next one
+        recent, turns = deque(results, maxlen=last), cycle(places)
+        results.clear()
+
+        def one(_spaces: list[Any] = spaces) -> None:
+            recent.append(next(turns)())
+
+        return one
 
     def _names(self, call: Bound) -> tuple[str, ...] | None:
         """Names of the kernels that one call launches, in order; None if it cannot be captured."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from time import perf_counter_ns
@@ -94,8 +94,11 @@ class Timer(Protocol):
     def synchronize(self) -> None:
         """Wait until everything enqueued has run."""
 
-    def measure(self, call: Bound, limits: Limits, hooks: Hooks | None = None) -> Timed:
-        """Warm up, then sample `call` until the limits are reached; raises the errors of `hooks`."""
+    def measure(self, call: Bound, limits: Limits, hooks: Hooks | None = None, places: Sequence[Bound] = ()) -> Timed:
+        """Warm up, then sample `call` until the limits are reached; raises the errors of `hooks`.
+
+        places: the same call on buffers at several addresses, over which a GPU's hot time is the mean.
+        """
 
     def calibrate(self) -> Calibration:
         """Time the calibration workload, so that differences of hosts can be recognized."""

@@ -17,6 +17,7 @@ from opgauge.harness.result.result import Check, Status
 from opgauge.harness.worker.bits import digest, has_bits, in_place
 from opgauge.harness.worker.buffers import Buffers, copy_beside
 from opgauge.harness.worker.inputs import empty_bytes, on_host
+from opgauge.harness.worker.places import MovableTensors, PlacedCalls
 from opgauge.harness.worker.verify import Expected, check, judged_by
 from opgauge.ops import Bound, Kernel
 from opgauge.ops._core.backend import to_torch
@@ -82,6 +83,7 @@ class Attempt:
         self.accepted_check: Check | None = None
         self.trusted = trusted
         self.repeatable = True
+        self._tensors: MovableTensors | None = None
 
     @property
     def captures_inputs(self) -> bool:
@@ -109,18 +111,18 @@ class Attempt:
         """
         self.buffers.poison(0)
         with nullcontext() if self.captures_inputs else self.buffers.decoy():
-            return self._bind()
+            return self._bind(self.buffers)
 
-    def _bind(self) -> Bound:
+    def _bind(self, buffers: Buffers) -> Bound:
         kernel, backend = self.kernel, self.kernel.key.backend
-        inputs, out = self.buffers.inputs, self.buffers.out
+        inputs, out = buffers.inputs, buffers.out
         workspace = None
         if kernel.workspace is not None:
             workspace = empty_bytes(kernel.workspace(self.case.resolved, self.case.params), backend)
             workspace[...] = 0
         if kernel.arrays == "torch":
-            inputs = {name: to_torch(array) for name, array in inputs.items()}
-            out = {name: to_torch(array) for name, array in out.items()}
+            self._tensors = MovableTensors(buffers)
+            inputs, out = self._tensors.inputs, self._tensors.out
             workspace = None if workspace is None else to_torch(workspace)
         with _blamed_on_kernel():
             return kernel.bind(inputs, self.case.params, out, workspace)
@@ -134,10 +136,23 @@ class Attempt:
         return returned
 
     def measure(self, call: Bound, limits: Limits, hooks: Hooks | None = None) -> Timed:
-        """Time calls; hooks run before and after each sample. Raises WrongError if they do."""
+        """Time calls; hooks run before and after each sample. Raises WrongError if they do.
+
+        Small calls on a GPU have a hot time of calls at several addresses.
+        """
         with _blamed_on_kernel():
-            timed = self.timer.measure(call, limits, hooks)
-            self.timer.synchronize()
+            places = PlacedCalls(call, self.buffers, self._bind, self._tensors)
+            try:
+                timed = self.timer.measure(call, limits, hooks, places.calls)
+                self.timer.synchronize()
+            finally:
+                if self._tensors is not None:
+                    self._tensors.move_to(self.buffers)
+        if timed.returned is None and timed.measurement.hot_ns is not None and self.kernel.deterministic:
+            wrong = places.wrong_output(self.accepted)
+            if wrong:
+                reason = f"{wrong} has other values at another address"
+                raise WrongError(reason)
         return timed
 
     def check(self, returned: Any, expected: Reference, when: str) -> Check:

@@ -30,6 +30,8 @@ PARTS, PART_BYTES = 8, 4096
 """Parts of a large output that are poisoned before a sample, and their size."""
 PROT_READ, PROT_WRITE = 1, 2
 """Flags of mprotect."""
+COPIES, COPIED_BYTES = 7, 64 << 10
+"""Copies of small buffers on a GPU, and maximum bytes of these."""
 DECOYS, DECOY_BYTES = 8, 64 << 10
 """Parts of a large input that have other values while a kernel is bound, and their size."""
 POISONS = ((0xFF, 0xA5), (0x7F, 0x5A), (0xFF, 0x3C))
@@ -54,6 +56,7 @@ class Buffers:
             name: values[name] if backend == "cpu" else copy_beside(array, values[name])
             for name, array in self.inputs.items()
         }
+        self._case, self._layout = case, layout
         self._backend = backend
         self.out: dict[str, Any] = {}
         self._guarded: dict[str, Any] = {}
@@ -75,6 +78,15 @@ class Buffers:
     def digest(self) -> str:
         """Digest of the bits that the inputs should have."""
         return digest(self.untouched)
+
+    @cached_property
+    def copies(self) -> tuple[Buffers, ...]:
+        """Buffers with the same inputs at other addresses, at least a guard apart; none if large or on the CPU."""
+        nbytes = sum(int(array.nbytes) for arrays in (self.inputs, self.out) for array in arrays.values())
+        if self._backend == "cpu" or nbytes > COPIED_BYTES:
+            return ()
+        values = {name: to_numpy(array) for name, array in self.untouched.items()}
+        return tuple(Buffers(self._case, values, self._backend, layout=self._layout) for _ in range(COPIES))
 
     def poison(self, turn: int) -> None:
         """Fill the outputs with garbage, different for each turn."""

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import replace
 from itertools import pairwise
 from types import SimpleNamespace
 from typing import Any
+from weakref import WeakSet
 
 import numpy as np
 import pytest
@@ -141,6 +143,34 @@ def test_the_hot_figure_is_a_graphs(fake: FakeCuda, monkeypatch: pytest.MonkeyPa
     assert (one.count("call"), ours.count("call"), ours.count("empty"), ours.count("stamp")) == (1, 200, EMPTY_CALLS, 3)
     assert measured.hot_ns == (30_000 - 20_200 / (EMPTY_CALLS + 1)) / 200
     assert "flush" not in fake.log[fake.log.index("begin") :]
+
+
+def test_the_hot_figure_is_of_calls_at_all_places_in_turn(fake: FakeCuda) -> None:
+    """As many at each; what torch allocates for the results of the last calls is held, places apart."""
+    asked: list[int] = []
+    held: WeakSet[Any] = WeakSet()
+    most = 0
+
+    def at(name: str) -> Callable[[], tuple[Any]]:
+        def call() -> tuple[Any]:
+            nonlocal most
+            fake.log.append(name)
+            result = FakeArray(np.zeros(1), [])
+            held.add(result)
+            most = max(most, len(held))
+            return (result,)
+
+        return call
+
+    timer = CudaTimer()
+    timer._torch = SimpleNamespace(empty=lambda size, **_: asked.append(size), uint8="uint8")
+    fake.log.clear()
+    timer._hot(at("a"), 1e4, LIMITS, None, [at("a"), at("b"), at("c")])
+    assert asked == [PLACE_BYTES] * 3
+    before, replayed = " ".join(fake.log).split("begin stamp ")
+    assert before.split() == ["a", "b", "c"]
+    assert replayed.split(" stamp ")[0].split() == ["a", "b", "c"] * (200 // 3)
+    assert most == 3
 
 
 def test_what_launches_nothing_has_no_hot_figure(fake: FakeCuda, monkeypatch: pytest.MonkeyPatch) -> None:
