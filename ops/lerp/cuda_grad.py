@@ -245,7 +245,8 @@ def _fused(
     scaled = {"factor": factors[0], "other_factor": factors[1], "other": address(other), "size": dout.size}
     value = pack(SUMMED_GRADS[wide.name], scaled)
     places, scratch = partial_places(summed.size, 1, wide.itemsize), workspaces[1]
-    parts = (None, None) if scratch is None else (scratch[places.arrivals :], scratch[places.splits :])
+    counters = (None, None) if scratch is None else (scratch[places.arrivals :], scratch[places.splits :])
+    parts = (workspaces[0],) if plan.scratch == "flagged" else counters
     name = f"SummedGrad<{CTYPES[dout.dtype.name]}>"
     return bind_plan(SOURCE, plan, name, value, (dout, None, summed), parts, other)  # value has other's address alone
 

@@ -115,21 +115,20 @@ __device__ __forceinline__ typename F::Acc merge_at_end(
   return threadIdx.x < 32 ? merge_lanes(f, slots[threadIdx.x % (THREADS / 32)], THREADS / 32) : mine;
 }
 
-// Merges `count` flagged partials, this lane's of `lanes`, in a fixed order, and resets them.
-template <typename F>
+// Merges `count` flagged partials, `apart` from each other, this lane's of `lanes`, in a fixed order, and resets them.
+template <int IN_FLIGHT, typename F>
 __device__ __forceinline__ typename F::Acc collect(
-    const F& f, typename F::Acc mine, unsigned long long* flagged, int count, int lane, int lanes) {
+    const F& f, typename F::Acc mine, unsigned long long* flagged, int count, int lane, int lanes, int apart = 1) {
   using Acc = typename F::Acc;
-  constexpr int IN_FLIGHT = 4;
   for (int at = lane; at < count; at += IN_FLIGHT * lanes) {
-    unsigned long long* const words = flagged + at * WORDS<Acc>;
+    unsigned long long* const words = flagged + at * apart * WORDS<Acc>;
     Acc found[IN_FLIGHT];
-    poll_all(found, words, lanes, count - at, 1);
+    poll_all(found, words, lanes * apart, (count - at) * apart, 1);
 #pragma unroll
     for (int i = 0; i < IN_FLIGHT; ++i) {
       if (at + i * lanes >= count) continue;
       mine = f.merge(mine, found[i]);
-      reset<Acc>(words + i * lanes * WORDS<Acc>);
+      reset<Acc>(words + i * lanes * apart * WORDS<Acc>);
     }
   }
   return mine;
@@ -144,7 +143,7 @@ __device__ __forceinline__ void collect_rows(
   const int lane = threadIdx.x & (lanes - 1), row = (block * THREADS + threadIdx.x) / lanes;
   typename F::Acc all = f.identity();
   if (row < rows) {
-    all = collect(f, all, flagged + static_cast<long long>(row) * splits * WORDS<typename F::Acc>, splits, lane, lanes);
+    all = collect<4>(f, all, flagged + static_cast<long long>(row) * splits * WORDS<typename F::Acc>, splits, lane, lanes);
   }
   all = lanes == 32 ? merge_lanes(f, all, 32) : merge_at_end<THREADS>(f, all, slots);
   if (lane == 0 && row < rows) put(row, all);

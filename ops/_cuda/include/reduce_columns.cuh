@@ -8,7 +8,8 @@ template <typename T>
 constexpr int COLUMN_IN_FLIGHT = sizeof(T) == 4 ? 8 : 4;
 template <typename T, int V>
 constexpr int COLUMN_IN_FLIGHT_BESIDE = V == 1 && sizeof(T) == 2 ? 8 : 4;  // of the same vectors that are also written
-constexpr int PARTIALS_IN_FLIGHT = 8;
+template <typename A>
+constexpr int PARTIALS_IN_FLIGHT = sizeof(A) == 4 ? 8 : 4;
 // Minimum resident blocks per multiprocessor for __launch_bounds__: the power of a double is a call.
 template <typename F>
 constexpr int COLUMN_RESIDENT = sizeof(typename F::Input) < 8 || WRITES_BESIDE<F> ? 1024 / COLUMN_THREADS : 1;
@@ -20,13 +21,14 @@ DEFINE_SlabLayout;
 // Layout   x by ColumnLayout          Grid  outer / blockDim.z × splits          Block  (lanes, rows, tiles) ≤ COLUMN_THREADS
 // Needs    WHOLE: every row begins and ends with a vector, width = lanes · V. Otherwise blockDim.y rows are whole vectors,
 //          so that a thread has the same columns in each of its rows, and width ≤ (lanes - 1) · V.
-// Writes   out[a][b][kept]; with splits, partials[splits][a b kept] and counters[grid x], which it leaves zero
+// Writes   out[a][b][kept]; with splits, through flagged partials (splits, a b kept), which are zero between launches
+// Waits    the last split of each column, which starts last, waits for the others
 // Why      loads are 16 bytes wide wherever rows begin; blocks of many tiles serve short columns, splits few columns;
 //          blocks of a column take rows in turn, so that memory is read in order
 template <typename F, int V, bool STREAM, bool WHOLE>
 __global__ void __launch_bounds__(COLUMN_THREADS, COLUMN_RESIDENT<F>) reduce_columns_grid(
     const typename F::Input* __restrict__ x, typename F::Output* __restrict__ out, F f, ColumnLayout layout, int shift,
-    unsigned int* counters, typename F::Acc* partials) {
+    unsigned long long* flagged) {
   using T = typename F::Input;
   using Acc = typename F::Acc;
   __shared__ __align__(16) unsigned char memory[V * COLUMN_THREADS * sizeof(Acc)];
@@ -123,41 +125,30 @@ __global__ void __launch_bounds__(COLUMN_THREADS, COLUMN_RESIDENT<F>) reduce_col
   }
   __syncthreads();
   const int results = min(columns, layout.kept), lane = threadIdx.y * lanes + threadIdx.x;
-  const long long all = static_cast<long long>(layout.outer) / layout.tiles.value * layout.kept;
+  const int all = layout.outer / layout.tiles.value * layout.kept;
+  const auto words = [&](int split, int q) { return flagged + (static_cast<long long>(split) * all + result + q) * WORDS<Acc>; };
   for (int q = lane; outer < layout.outer && q < results; q += lanes * rows) {
     Acc total = slots[place(q, 0)];
     for (int again = q + layout.kept; again < columns; again += layout.kept) total = f.merge(total, slots[place(again, 0)]);
     if (splits == 1) {
       out[result + q] = f.finish(total);
     } else {
-      partials[blockIdx.y * all + result + q] = total;
+      publish(words(blockIdx.y, q), total);
     }
   }
-  if (splits == 1 || !arrive_last(&counters[blockIdx.x], splits)) return;
+  if (blockIdx.y + 1 < splits || splits == 1) return;
   // Threads share the splits of a column, and the first of them has their sum.
-  const int threads = lanes * rows, groups = max(1, threads / results), group = lane / results;
-  for (int q = groups > 1 ? lane - group * results : lane; q < results; q += groups > 1 ? results : threads) {
-    Acc total = f.identity();
-    const int step = groups > 1 ? groups : 1;
-#pragma unroll 1
-    for (int split = groups > 1 ? group : 0; split < splits; split += PARTIALS_IN_FLIGHT * step) {
-      Acc found[PARTIALS_IN_FLIGHT];
-#pragma unroll
-      for (int j = 0; j < PARTIALS_IN_FLIGHT; ++j) {
-        found[j] = read_partial(&partials[min(split + j * step, splits - 1) * all + result + q]);
-      }
-#pragma unroll
-      for (int j = 0; j < PARTIALS_IN_FLIGHT; ++j) {
-        if (split + j * step < splits) total = f.merge(total, found[j]);
-      }
-    }
-    if (groups == 1) {
-      out[result + q] = f.finish(total);
-    } else {
-      slots[lane] = total;
-    }
+  const int threads = lanes * rows, groups = max(1, threads / results), group = groups > 1 ? lane / results : 0;
+  const auto sum_of = [&](int q) {
+    return collect<PARTIALS_IN_FLIGHT<Acc>>(f, f.identity(), words(0, q), group < groups ? splits : 0, group, groups, all);
+  };
+  if (groups == 1) {
+    for (int q = lane; q < results; q += threads) out[result + q] = f.finish(sum_of(q));
+    return;
   }
-  if (groups == 1) return;
+  const Acc part = sum_of(lane - group * results);
+  __syncthreads();
+  slots[lane] = part;
   __syncthreads();
   if (lane >= results) return;
   Acc total = slots[lane];

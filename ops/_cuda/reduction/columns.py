@@ -32,9 +32,10 @@ FOLDED_LANES = 8
 """Maximum lanes, per element of a vector, for narrow rows that are folded. Twice as many cost up to 10 %."""
 LANES, LEAST_LANES = (64, 32, 16, 8, 4, 2), 2
 """Lanes of blocks that share a row, and the fewest: 32 bytes, a sector of the cache."""
-SPLIT_VECTORS, SPLIT_LANES, SPLIT_EACH, SPLIT_BLOCKS, SPLIT_SINGLE = 32, 8, 4, 2, 4
-"""Vectors per thread from which several blocks share a column; their lanes, minimum vectors per thread, and number per
-multiprocessor, if vectors are single elements as SPLIT_SINGLE: merging costs as much as reading 16 to 32 vectors."""
+SPLIT_LANES, SPLIT_EACH, SPLIT_EACH_KEPT, SPLIT_TIMES, SPLIT_BLOCKS, SPLIT_SINGLE = 8, 4, 2, 4, 2, 4
+"""Blocks that share a column: lanes; minimum vectors per thread, of kept tensors as SPLIT_EACH_KEPT, and as a
+multiple of these the vectors per thread from which several blocks share it; their number per multiprocessor, if vectors
+are single elements as SPLIT_SINGLE."""
 SLAB_BYTES, SLAB_THREADS, SLAB_VECTORS = 16_384, 288, 64
 """reduce_slabs_block: maximum bytes of a slab's sums and threads per block, minimum vectors per slab."""
 COLUMN_STRUCT = np.dtype(
@@ -84,7 +85,8 @@ def columns_plan(problem: ReduceProblem, layout: Reduction, device: GpuSize) -> 
     unit = max(1, VECTOR_BYTES // (width * problem.itemsize))
     each = max(1, min(8 if problem.itemsize == 4 else 4, -(-all_vectors // (COLUMN_BUSY * device.multiprocessors))))
     choice = (vectors,) if folded else _lane_choice(vectors, further, COLUMN_THREADS // step, unit)
-    lanes, splits = _column_block(choice, vectors, rows, layout, device, unit)
+    least = SPLIT_EACH_KEPT if problem.kept else SPLIT_EACH
+    lanes, splits = _column_block(choice, vectors, rows, layout, device, unit, least)
     tile = fold.columns if lanes == vectors else (lanes - further) * width
     tiles = -(-fold.columns // tile)
     down = _rows_of_block(-(-rows // splits), lanes, step, each)
@@ -111,7 +113,7 @@ def columns_plan(problem: ReduceProblem, layout: Reduction, device: GpuSize) -> 
     grid, block = (-(-outer // depth), splits), (lanes, down, depth)
     reason = f"columns, {'folded ' * folded}{'whole' if fold.whole else 'unaligned'} vectors"
     arguments = (struct, np.int32(problem.shift))
-    return ReducePlan("reduce_columns_grid", template, grid, block, arguments, reason, "counters")
+    return ReducePlan("reduce_columns_grid", template, grid, block, arguments, reason, "flagged")
 
 
 def _rows_of_block(rows: int, lanes: int, step: int, in_flight: int) -> int:
@@ -136,23 +138,23 @@ def _lane_choice(vectors: int, further: int, most: int, unit: int) -> tuple[int,
 
 
 def _column_block(
-    choice: tuple[int, ...], vectors: int, rows: int, layout: Reduction, device: GpuSize, unit: int
+    choice: tuple[int, ...], vectors: int, rows: int, layout: Reduction, device: GpuSize, unit: int, least: int
 ) -> tuple[int, int]:
     """Lanes along the columns, of `choice`, widest first, and splits per column.
 
     The most lanes that leave a block for three of four multiprocessors. Blocks share a column only if its rows would
-    keep each thread busy for long.
+    keep each thread busy for long. least: vectors per thread of such blocks.
     """
     blocks = {lanes: layout.a * layout.b * -(-vectors // lanes) for lanes in choice}
     enough = 3 * device.multiprocessors // 4
     lanes = next((lanes for lanes in choice if blocks[lanes] >= enough), choice[-1])
-    if rows * lanes < SPLIT_VECTORS * COLUMN_THREADS:
+    if rows * lanes < SPLIT_TIMES * least * COLUMN_THREADS:
         return lanes, 1
     per_device = (SPLIT_BLOCKS if unit == 1 else SPLIT_SINGLE) * device.multiprocessors
     enough, most = 3 * per_device // 4, most_splits(layout.count, layout.length)
     wide = (lanes for lanes in choice if lanes <= SPLIT_LANES * unit or blocks[lanes] >= enough)
     lanes = next((lanes for lanes in wide if blocks[lanes] * most >= enough), choice[-1])
-    each = rows * lanes // (SPLIT_EACH * COLUMN_THREADS)
+    each = rows * lanes // (least * COLUMN_THREADS)
     return lanes, max(1, min(per_device // blocks[lanes], each, most))
 
 
