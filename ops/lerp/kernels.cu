@@ -132,8 +132,8 @@ __global__ void __launch_bounds__(flat_threads<V>()) grad_flat(
     first.at[i] = narrow<T>(SUBTRACT ? value - part * value : left * value);
     second.at[i] = narrow<T>(part * value);
   }
-  if (dx != nullptr) access.store(dx, first);
-  if (dy != nullptr) access.store(dy, second);
+  access.store(dx, first, dx != nullptr);
+  access.store(dy, second, dy != nullptr);
 }
 
 // grad_broadcast: threads compute vectors, without sums, for a weight that broadcasts.

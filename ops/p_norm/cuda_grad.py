@@ -51,6 +51,8 @@ _GRAD_BLOCKS = 32
 """Blocks per multiprocessor that traverse a gradient along columns; 64 is as fast on an H200."""
 _SHORT_COLUMNS = 1 << 11
 """Maximum vectors along the last axis for one pass, with norms from cache; 8192 is as fast on an H200."""
+_SHORT_ROW = 16
+"""Maximum elements of a row that each of its threads reads, to count ties."""
 _FEW = 1 << 16
 """Elements up to which a thread computes one, unless rows are whole vectors: 50 norms of one element took 1.68 us, not
 0.90, as threads waited for one norm after another. 200000 elements take 17 % longer so."""
@@ -124,16 +126,14 @@ def _gradient(p: float, layout: Reduction, x: Any, y: Any, dy: Any, dx: Any) -> 
     shift = _shift(x, dx)
     whole = _is_whole(shift, layout.length, width)
     if layout.b == layout.c == 1 and not whole and x.size <= _FEW:
-        function = SOURCE.function(f"grad_rows<{ctype}, 1, {mode}, 1>")
-        numbers: tuple[Any, ...] = (q, np.int32(x.size), np.int32(0), divisor(layout.length))
-        return lambda: function((-(-x.size // ROW_THREADS),), (ROW_THREADS,), (*arrays, *numbers))
+        return _few(mode, q, layout.length, arrays)
     if layout.length == 1 and whole_vector(x, x.size, *arrays) == width:  # every element has its own norm
         layout = Reduction(1, 1, 1, 1, x.size)
     if layout.b == layout.c == 1 and shift is not None and x.size < (1 << 31) - (1 << 20):
         vectors = 2 if width > 2 and x.nbytes in PAIRED else 1
         blocks = max(1, -(-(x.size + shift) // (width * vectors * ROW_THREADS)))
         name = rows_kernel(width)
-        numbers = (q, np.int32(x.size), np.int32(shift), divisor(layout.length))
+        numbers: tuple[Any, ...] = (q, np.int32(x.size), np.int32(shift), divisor(layout.length))
         if whole:
             name, numbers = "grad_rows_aligned", (q, np.uint32(x.size // width), divisor(layout.length // width))
         function = SOURCE.function(f"{name}<{ctype}, {width}, {mode}, {vectors}>")
@@ -148,6 +148,13 @@ def _gradient(p: float, layout: Reduction, x: Any, y: Any, dy: Any, dx: Any) -> 
     vector, grid, block, struct = _columns(layout, arrays, layout.length, target)
     function = SOURCE.function(f"grad_columns<{ctype}, {vector}, {mode}>")
     return lambda: function(grid, block, (*arrays, q, struct))
+
+
+def _few(mode: str, q: Any, length: int, arrays: tuple[Any, ...]) -> Bound:
+    x = arrays[0]
+    function = SOURCE.function(f"grad_few<{CTYPES[x.dtype.name]}, {mode}>")
+    arguments = (*arrays, q, np.int32(x.size), divisor(length))
+    return lambda: function((-(-x.size // ROW_THREADS),), (ROW_THREADS,), arguments)
 
 
 def _shift(x: Any, dx: Any) -> int | None:
@@ -192,6 +199,8 @@ def _inf_gradient(layout: Reduction, x: Any, y: Any, dy: Any, dx: Any, workspace
 
 def _inf_rows(layout: Reduction, arrays: tuple[Any, ...], workspace: Any) -> Bound:
     x, dx = arrays[0], arrays[3]
+    if dx.size <= _FEW and layout.length <= _SHORT_ROW:
+        return _few("EXTREMUM", dtype_info(dtype_info(x.dtype.name).accumulate).numpy.type(0), layout.length, arrays)
     rows, length, found = layout.a, layout.length, _shift(x, dx)
     width, shift = WIDTHS[x.dtype.name], found
     few = dx.size <= _FEW and length <= ROW_THREADS and not _is_whole(shift, length, width)
@@ -212,7 +221,7 @@ def _inf_rows(layout: Reduction, arrays: tuple[Any, ...], workspace: Any) -> Bou
         whole = flag(_is_whole(shift, length, width))
         function = SOURCE.function(f"grad_inf_rows_grid<{ctype}, {width}, {whole}>")
         blocks, waiting = rows * parts, rows * fixups
-        sizes = (
+        shares = (
             np.int64(length),
             np.int32(shift),
             np.int32(share),
@@ -222,7 +231,7 @@ def _inf_rows(layout: Reduction, arrays: tuple[Any, ...], workspace: Any) -> Bou
         )
         words = rows * COUNT_BYTES, (rows + waiting) * COUNT_BYTES
         flagged = (workspace[: words[0]], workspace[words[0] : words[1]], workspace[words[1] :])
-        return lambda: function((blocks + waiting,), (THREADS,), (*arrays, *sizes, *flagged))
+        return lambda: function((blocks + waiting,), (THREADS,), (*arrays, *shares, *flagged))
     name, number = ("rows_block", np.int32) if most <= ROW_EACH * THREADS else ("rows_loop", np.int64)
     function = SOURCE.function(f"grad_inf_{name}<{ctype}, {width}>")
     return lambda: function((rows,), (THREADS,), (*arrays, number(length), np.int32(shift)))

@@ -51,7 +51,7 @@ def _expressions() -> tuple[str, ...]:
         for mode in (*GRAD_MODES.values(), "GENERAL", "BELOW_ONE"):
             for name in (rows_kernel(width), "grad_rows_aligned"):
                 found += [f"{name}<{ctype}, {width}, {mode}, {vectors}>" for vectors in (1, 2)[: min(width // 2, 2)]]
-            found.append(f"grad_rows<{ctype}, 1, {mode}, 1>")
+            found.append(f"grad_few<{ctype}, {mode}>")
             found.append(f"grad_short_columns<{ctype}, {width}, {mode}>")
             found += [f"grad_columns<{ctype}, {wide}, {mode}>" for wide in (1, width)]
         for wide in (1, width):
@@ -61,6 +61,7 @@ def _expressions() -> tuple[str, ...]:
             ]
             found += [f"grad_inf_rows_grid<{ctype}, {wide}, {whole}>" for whole in ("true", "false")[:wide]]
         found.append(f"grad_inf_columns_block<{ctype}, {width}>")
+        found.append(f"grad_few<{ctype}, EXTREMUM>")
         found += [f"{name}<{ctype}>" for name in ("grad_part", "grad_spread", "grad_fuse")]
     return tuple(found)
 

@@ -3,7 +3,8 @@
 #include "columns.cuh"
 #include "norm.cuh"
 
-enum GradMode { FLAT, SIGN, LINEAR, QUADRATIC, ROOT, ROOT_CUBED, GENERAL, BELOW_ONE };  // porder 0, 1, 2, 3, 1.5, 2.5, >1, <1
+// porder 0, 1, 2, 3, 1.5, 2.5, >1, <1, +-inf
+enum GradMode { FLAT, SIGN, LINEAR, QUADRATIC, ROOT, ROOT_CUBED, GENERAL, BELOW_ONE, EXTREMUM };
 
 // dy and 1 / y, with y scaled to a range in which neither it nor its reciprocal is subnormal.
 template <typename A>
@@ -49,8 +50,7 @@ constexpr int GRAD_RESIDENT = sizeof(T) == 8 && (GRAD_MODE == GENERAL || GRAD_MO
 // grad_rows: threads compute P flat vectors each, whatever rows they lie in.
 // Layout   x, dx[rows][length]; y, dy[rows]      Grid  vectors / (ROW_THREADS · P)      Block  ROW_THREADS
 // Needs    fewer than 2^31 elements; shift: elements from an aligned address to x and dx       Writes  dx
-// Why      all accesses are vectors whatever the length of rows; a vector may span two rows or more. V = 1: few short rows,
-//          whose threads wait for no second norm
+// Why      all accesses are vectors whatever the length of rows; a vector may span two rows or more
 template <typename T, int V, int GRAD_MODE, int P>
 __global__ void __launch_bounds__(ROW_THREADS, GRAD_RESIDENT<T, GRAD_MODE>) grad_rows(
     const T* __restrict__ x, const T* __restrict__ y, const T* __restrict__ dy, T* __restrict__ dx, Wide<T> q, int size,
@@ -90,7 +90,7 @@ __global__ void __launch_bounds__(ROW_THREADS, GRAD_RESIDENT<T, GRAD_MODE>) grad
     unsigned int left = (row + 1) * length.value - at;  // elements until the next row
     Scale<A> by = scale_of<A, GRAD_MODE>(widen(norms[p]), widen(grads[p]));
     Vector<T, V> vector = as_vector<T, V>(words[p]);
-    if (V == 1 || left >= V) {
+    if (left >= V) {
 #pragma unroll
       for (int i = 0; i < V; ++i) vector.at[i] = narrow<T>(gradient<A, GRAD_MODE>(widen(vector.at[i]), by, q));
     } else {

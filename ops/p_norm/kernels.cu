@@ -1,6 +1,7 @@
 // p_norm and its gradient, and the design document's three-kernel plan. Modes select the summed function, or the factor
 // of the gradient.
 #include "gradient.cuh"
+#include "gradient_few.cuh"
 #include "gradient_inf_columns.cuh"
 #include "gradient_inf_rows.cuh"
 #include "norm.cuh"

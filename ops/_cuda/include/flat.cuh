@@ -51,14 +51,16 @@ struct VectorAccess {
     return EXTENT == LARGE ? ::load<T, V>(from + at) : load_evict_last<T, V>(from + at);
   }
 
+  // wanted: the same for all threads
   template <typename T>
-  __device__ __forceinline__ void store(T* to, const Vector<T, V>& vector) const {
+  __device__ __forceinline__ void store(T* to, const Vector<T, V>& vector, bool wanted = true) const {
+    const bool here = valid && wanted;
     if (evicts_last) {
-      store_where<T, V, true>(to + at, vector, valid && whole);
+      store_where<T, V, true>(to + at, vector, here && whole);
     } else {
-      store_where<T, V, false>(to + at, vector, valid && whole);
+      store_where<T, V, false>(to + at, vector, here && whole);
     }
-    if constexpr (SINGLES) store_where<T, 1, false>(to + at, {vector.at[0]}, valid && !whole);
+    if constexpr (SINGLES) store_where<T, 1, false>(to + at, {vector.at[0]}, here && !whole);
   }
 };
 
@@ -79,10 +81,10 @@ struct VectorAccess<V, APART, THREADS> {
   }
 
   template <typename T>
-  __device__ __forceinline__ void store(T* to, const Vector<T, V>& vector) const {
+  __device__ __forceinline__ void store(T* to, const Vector<T, V>& vector, bool wanted = true) const {
 #pragma unroll
     for (int i = 0; i < V; ++i) {
-      if (at + i * THREADS <= last) to[at + i * THREADS] = vector.at[i];
+      if (wanted && at + i * THREADS <= last) to[at + i * THREADS] = vector.at[i];
     }
   }
 };

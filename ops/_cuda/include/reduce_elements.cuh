@@ -97,9 +97,10 @@ __global__ void __launch_bounds__(REDUCE_THREADS) reduce_elements_lanes(
     };
     T one[EACH], two[EACH];
 #pragma unroll
-    for (int j = 0; j < EACH; ++j) {
-      one[j] = j < count ? load<T, 1, STREAM>(at(from, j)).at[0] : f.neutral();
-      if constexpr (F::TWO) two[j] = j < count ? load<T, 1, STREAM>(at(other, j)).at[0] : f.neutral();
+    for (int j = 0; j < EACH; ++j) one[j] = j < count ? load<T, 1, STREAM>(at(from, j)).at[0] : f.neutral();
+    if constexpr (F::TWO) {
+#pragma unroll
+      for (int j = 0; j < EACH; ++j) two[j] = j < count ? load<T, 1, STREAM>(at(other, j)).at[0] : f.neutral();
     }
 #pragma unroll
     for (int j = 0; j < EACH; ++j) {
@@ -116,6 +117,7 @@ __global__ void __launch_bounds__(REDUCE_THREADS) reduce_elements_lanes(
   } else {
     take(lane, elements.length);
   }
+  typename F::Output* const to = early(out + own);
   // The first lane of each result has the sum over its lanes.
   const auto merge_group = [&](Acc sum) {
     if (P == BY_ROW || (LOOPS && reduces_last(elements)) || groups == 1) return lanes <= 32 ? merge_lanes(f, sum, lanes) : merge_warps(f, sum, lanes);
@@ -132,7 +134,7 @@ __global__ void __launch_bounds__(REDUCE_THREADS) reduce_elements_lanes(
   mine = merge_group(f.merge(mine, apart));
   const int splits = gridDim.y;
   if (!LOOPS || splits == 1) {
-    if (lane == 0 && result < results) out[result] = f.finish(mine);
+    store_where<typename F::Output, 1, false>(to, {f.finish(mine)}, lane == 0 && result < results);
     return;
   }
   if (lane == 0 && result < results) partials[static_cast<long long>(blockIdx.y) * results + result] = mine;
@@ -143,5 +145,5 @@ __global__ void __launch_bounds__(REDUCE_THREADS) reduce_elements_lanes(
     total = f.merge(total, read_partial(&partials[static_cast<long long>(split) * results + own]));
   }
   total = merge_group(total);
-  if (lane == 0 && result < results) out[result] = f.finish(total);
+  if (lane == 0 && result < results) *to = f.finish(total);
 }

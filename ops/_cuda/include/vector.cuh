@@ -206,6 +206,13 @@ __device__ __forceinline__ Vector<T, N> load_evict_last(const T* from, bool ther
   return as_vector<T, N>(fetch_evict_last<T, N>(from, there));
 }
 
+// A pointer that is computed here, before a branch after which parameters would arrive late.
+template <typename T>
+__device__ __forceinline__ T* early(T* pointer) {
+  asm volatile("" : "+l"(pointer));
+  return pointer;
+}
+
 // Stores if `there`, by a predicate. HOW, WORDS: PTX of the access; HINT: of the L2 cache, for EVICT_LAST.
 #define STORE_WHERE(HOW, WORDS, HINT, ...)                                                         \
   if constexpr (EVICT_LAST) {                                                                      \

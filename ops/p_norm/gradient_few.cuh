@@ -1,0 +1,39 @@
+// Gradients of p_norm of few elements.
+#pragma once
+#include "ties.cuh"
+
+// Elements of a row, `end` of them, that tie for its norm.
+template <typename T>
+__device__ __forceinline__ int count_ties(const T* row, unsigned int end, const TieShare<T>& share) {
+  constexpr int IN_FLIGHT = 8;
+  int count = 0;
+  for (unsigned int first = 0; first < end; first += IN_FLIGHT) {
+    T elements[IN_FLIGHT];
+#pragma unroll
+    for (int i = 0; i < IN_FLIGHT; ++i) elements[i] = row[min(first + i, end - 1)];
+#pragma unroll
+    for (int i = 0; i < IN_FLIGHT; ++i) count += first + i < end && share.tie(elements[i]);
+  }
+  return count;
+}
+
+// grad_few: a thread computes an element; for EXTREMUM it counts the ties of its row.
+// Layout   x, dx[rows][length]; y, dy[rows]      Grid  size / ROW_THREADS      Block  ROW_THREADS      Writes  dx
+// Why      few elements are bound by latency: threads wait neither for a second norm nor for each other
+template <typename T, int GRAD_MODE>
+__global__ void __launch_bounds__(ROW_THREADS, GRAD_RESIDENT<T, GRAD_MODE>) grad_few(
+    const T* __restrict__ x, const T* __restrict__ y, const T* __restrict__ dy, T* __restrict__ dx, Wide<T> q, int size,
+    Divisor length) {
+  using A = Wide<T>;
+  const int own = blockIdx.x * ROW_THREADS + threadIdx.x, at = min(own, size - 1);
+  const unsigned int row = quotient(at, length);
+  const T element = x[at], norm = y[row], grad = dy[row];
+  T result;
+  if constexpr (GRAD_MODE == EXTREMUM) {
+    const int count = count_ties(x + row * length.value, length.value, TieShare<T>(norm, grad));
+    result = TieShare<T>(norm, grad, static_cast<A>(count)).of(element);
+  } else {
+    result = narrow<T>(gradient<A, GRAD_MODE>(widen(element), scale_of<A, GRAD_MODE>(widen(norm), widen(grad)), q));
+  }
+  store_where<T, 1, false>(dx + at, {result}, own < size);
+}
