@@ -240,6 +240,10 @@ def trials(op: str) -> list[Trial]:
         for number, dtype in enumerate(("float64", "complex64", "int64")):
             case = case_of(op, {"x": (1, 9000), "y": (1, 9000)}, dtype)
             found.append(Trial(case, number == 1, (2, 5, 1)[number], number, "many", vectors=True))
+    if op == "p_norm":  # of doubles, without a call
+        for number, order in enumerate((-1, 0.5, 4, 3.5)):
+            case = case_of(op, {"x": (37, 31)}, "float64", axis=1, porder=order)
+            found.append(Trial(case, number == 1, (1, 2, 5)[number % 3], number, "few", vectors=False))
     if op == "p_norm_grad":
         for number, (dtype, length, order) in enumerate(product(("float16", "bfloat16"), (31, 250), (2, inf, -inf))):
             case = case_of(op, {"x": (37, length)}, dtype, porder=order)
