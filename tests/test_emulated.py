@@ -96,6 +96,7 @@ ONE_SUMMED: tuple[tuple[Shape, Shape], ...] = (
     ((3, 1), (3, 9000)),
     ((1,), (20_001,)),
     ((2, 1, 5, 1), (2, 7, 5, 9)),
+    ((27,), (1100, 27)),
 )
 WALKED: tuple[tuple[Shape, Shape, Shape], ...] = (
     ((37, 11), (37, 1), ()),
