@@ -84,6 +84,7 @@ class Attempt:
         self.trusted = trusted
         self.repeatable = True
         self._tensors: MovableTensors | None = None
+        self._places: PlacedCalls | None = None
 
     @property
     def captures_inputs(self) -> bool:
@@ -141,13 +142,15 @@ class Attempt:
         Small calls on a GPU have a hot time of calls at several addresses.
         """
         with _blamed_on_kernel():
-            places = PlacedCalls(call, self.buffers, self._bind, self._tensors)
+            if self._places is None or self._places.call is not call:
+                self._places = PlacedCalls(call, self.buffers, self._bind, self._tensors)
+            places = self._places
+            places.poison()
             try:
                 timed = self.timer.measure(call, limits, hooks, places.calls)
                 self.timer.synchronize()
             finally:
-                if self._tensors is not None:
-                    self._tensors.move_to(self.buffers)
+                places.move_back()
         if timed.returned is None and timed.measurement.hot_ns is not None and self.kernel.deterministic:
             wrong = places.wrong_output(self.accepted)
             if wrong:

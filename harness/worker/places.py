@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from functools import partial
+from time import perf_counter
 from typing import Any
 
 from opgauge.harness.worker.bits import has_bits
@@ -11,6 +12,9 @@ from opgauge.harness.worker.buffers import Buffers
 from opgauge.ops import Bound
 from opgauge.ops._core.backend import to_torch
 from opgauge.ops._core.op import Array
+
+MOST_BIND_S = 0.05
+"""Most seconds of binding a kernel to a copy: a kernel that compiles then is not bound to others."""
 
 
 class MovableTensors:
@@ -47,20 +51,38 @@ def _shared(buffers: Buffers) -> tuple[dict[str, Any], dict[str, Any]]:
 
 
 class PlacedCalls:
-    """A call on a case's buffers and on their copies; `calls` is empty if these are large, or on the CPU."""
+    """A call on a case's buffers and on their copies; `calls` is empty if there are none, or binding takes long."""
 
     def __init__(
         self, call: Bound, buffers: Buffers, bind: Callable[[Buffers], Bound], tensors: MovableTensors | None
     ) -> None:
         """bind: binds the kernel to other buffers. tensors: those that `call` is bound to, which are moved instead."""
-        self._copies = buffers.copies
+        self.call = call
+        self._buffers, self._copies, self._tensors = buffers, buffers.copies, tensors
+        at = bind if tensors is None else partial(tensors.at, call)
+        found = [call if tensors is None else at(buffers)]
+        self.calls: tuple[Bound, ...] = ()
+        for copy in self._copies:
+            begun = perf_counter()
+            found.append(at(copy))
+            if perf_counter() - begun > MOST_BIND_S:
+                self._copies = ()
+                return
+        if self._copies:
+            self.calls = tuple(found)
+
+    def poison(self) -> None:
+        """Fill the outputs of the copies with garbage."""
         for copy in self._copies:
             copy.poison(0)
-        at = bind if tensors is None else partial(tensors.at, call)
-        self.calls: tuple[Bound, ...] = tuple(map(at, (buffers, *self._copies))) if self._copies else ()
 
     def wrong_output(self, expected: Mapping[str, Array]) -> str:
         """The name of an output that has other bits in some copy; empty without one."""
         return next(
             (name for copy in self._copies for name, out in copy.out.items() if not has_bits(out, expected[name])), ""
         )
+
+    def move_back(self) -> None:
+        """Let tensors share the memory of the first buffers again."""
+        if self.calls and self._tensors is not None:
+            self._tensors.move_to(self._buffers)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import replace
@@ -18,6 +19,7 @@ from opgauge.harness.result.result import Measurement
 from opgauge.harness.worker.attempt import Attempt, WrongError
 from opgauge.harness.worker.buffers import COPIED_BYTES, COPIES, Buffers
 from opgauge.harness.worker.inputs import make_inputs
+from opgauge.harness.worker.places import MOST_BIND_S
 from opgauge.harness.worker.verify import expect
 from opgauge.ops import Bound, Kernel, find_kernel
 from tests.ops.attempts import case_of
@@ -115,6 +117,29 @@ def test_a_kernel_that_works_at_its_first_address_only_is_wrong() -> None:
     kernel = replace(find_kernel("fill_any_like", "optimized", "cpu", "float32"), function=prepare, prepare=True)
     with pytest.raises(WrongError, match="out has other values at another address"):
         measured(case, kernel)
+
+
+@pytest.mark.usefixtures("copies")
+@pytest.mark.parametrize("slow", [False, True])
+def test_a_kernel_that_takes_long_to_bind_stays_at_its_address(*, slow: bool) -> None:
+    """It may compile then; others are bound once, however often they are measured."""
+    case = case_of("fill_any_like", {"x": (5,)}, "float32", value=3.0)
+    binds: list[float] = []
+
+    def prepare(*, value: float, out: dict[str, Any], **_: Any) -> Bound:
+        binds.append(value)
+        time.sleep(2 * MOST_BIND_S * slow)
+        return lambda: out["out"].fill(value)
+
+    kernel = replace(find_kernel("fill_any_like", "optimized", "cpu", "float32"), function=prepare, prepare=True)
+    inputs, timer = make_inputs(case), PlacesTimer()
+    attempt = Attempt(case, kernel, inputs.values, timer)  # type: ignore[arg-type]
+    call = attempt.bind()
+    attempt.check(attempt.call(call, 0), expect(case, inputs), "in the first call")
+    for _ in range(3):
+        attempt.measure(call, LIMITS)
+    assert len(binds) == (2 if slow else COPIES + 1)
+    assert timer.places == (0 if slow else COPIES + 1)
 
 
 @pytest.mark.gpu
