@@ -36,6 +36,8 @@ BLOCK, WIDTH = 96, 128
 """Pixels and channels per product with pixels as rows."""
 TASKS = 4
 """Minimum tasks per thread."""
+SCALED = 256
+"""Channels up to which pixels are put together where each channel is scaled."""
 PACKED_AT_ONCE = 8
 MOST_PRODUCTS, FEW_PRODUCTS = 128, 9
 """Channels of dx times channels of dy per group up to which multiply-adds tap by tap may beat a matrix product, and of
@@ -99,6 +101,8 @@ def _select(found: ConvGeometry, tensors: Tensors) -> Bound:
     if found.channels == found.out_channels == 1:  # both layouts are the same
         found = replace(found, channels_last=False)
     if tensors.dy.size and tensors.weight.size:
+        if found.is_pointwise and found.channels_last and found.groups == found.channels == found.out_channels:
+            return _scaled(found, tensors)
         if _small_groups(found, tensors.wide):
             return _directly(found, tensors)
         if found.groups == 1 and prefers_tiles(found, tensors):
@@ -183,6 +187,31 @@ def _directly(found: ConvGeometry, tensors: Tensors) -> Bound:
     def run() -> None:
         jit.pack_taps.on(1)(shape, weights, packed)
         jit.direct_last.on(threads)(shape, given, packed, added, target, total, threads)
+
+    return run
+
+
+def _scaled(found: ConvGeometry, tensors: Tensors) -> Bound:
+    """Channels last, each times a number: some pixels are one of as many times the channels, as loops run over these."""
+    pixels, channels = found.batch * prod(found.size), found.channels
+    together = next(n for n in range(max(1, min(pixels, SCALED // channels)), 0, -1) if pixels % n == 0)
+    width, size = channels * together, (pixels // together,)
+    one = replace(found, batch=1, size=size, out_size=size, kernel=(1,), strides=(1,), padding=(0,), dilation=(1,))
+    repeated = np.empty((together, channels), tensors.weight.dtype)
+    shape = (1, *size, width)
+    step = _directly(
+        replace(one, channels=width, out_channels=width, groups=width),
+        tensors._replace(
+            dy=tensors.dy.reshape(shape),
+            weight=repeated.reshape(width, 1, 1),
+            dx=tensors.dx.reshape(shape),
+            addend=None if tensors.addend is None else tensors.addend.reshape(shape),
+        ),
+    )
+
+    def run() -> None:
+        repeated[...] = tensors.weight.reshape(channels)
+        step()
 
     return run
 

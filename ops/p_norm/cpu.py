@@ -144,11 +144,19 @@ def _grad_at_infinity(layout: Reduction, arrays: tuple[Any, ...], threads: int) 
     from opgauge.ops.p_norm import jit_grad as jit
 
     source, norms, grads, target = arrays
+    if layout.length == 1:
+        layout = _as_columns(source.size, threads)
     if layout.b == layout.c == 1:
         rows = source.reshape(layout.a, -1), norms.reshape(-1), grads.reshape(-1), target.reshape(layout.a, -1)
         return bind(jit.grad_inf_rows.on(threads), *rows)
     columns = (array.reshape(-1, layout.c) for array in arrays)
     return bind(jit.grad_inf.on(threads), *columns, layout.shape)
+
+
+def _as_columns(size: int, threads: int) -> Reduction:
+    """Sums of one element each as columns, in a few rows for threads."""
+    rows = next(rows for rows in range(threads * TASKS, 0, -1) if size % rows == 0)
+    return Reduction(rows, 1, 1, 1, size // rows)
 
 
 def _grad_of_finite(layout: Reduction, arrays: tuple[Any, ...], threads: int, order: tuple[int, Any]) -> Bound:
@@ -157,10 +165,10 @@ def _grad_of_finite(layout: Reduction, arrays: tuple[Any, ...], threads: int, or
 
     source, norms, grads, target = arrays
     a, r1, b, r2, c = layout.shape
-    if layout.length == 1:  # columns in a few rows, for threads
-        a = next(rows for rows in range(threads * TASKS, 0, -1) if source.size % rows == 0)
-        columns = (array.reshape(a, -1) for array in arrays)
-        return bind(jit.grad_columns.on(threads), *columns, (a, 1, 1, 1, source.size // a), *order)
+    if layout.length == 1:
+        layout = _as_columns(source.size, threads)
+        columns = (array.reshape(layout.a, -1) for array in arrays)
+        return bind(jit.grad_columns.on(threads), *columns, layout.shape, *order)
     width = c if c > 1 else r2 if b > 1 else layout.length
     if width <= SHORT_GRADIENT and source.size > width:
         units = (a, r1, b, r2, 1) if c > 1 else (a, r1, b, 1, 1) if b > 1 else (a, 1, 1, 1, 1)

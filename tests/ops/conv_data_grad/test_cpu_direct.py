@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from opgauge.ops import FLOATS, ShapeError
+from opgauge.ops import FLOATS, ShapeError, dtype_info, find_kernel
 from opgauge.ops.conv_data_grad import cpu, cpu_columns
 from opgauge.ops.conv_data_grad.cpu_classes import classes_of
 from opgauge.ops.conv_data_grad.cpu_columns import FEW_PIXELS, images_at_once, is_strided_pixels
@@ -39,6 +39,35 @@ def test_threads_share_no_scratch(
     for made in GROUPED:
         case = made.case("float32", layout)
         assert complaint(case, inputs_of(case), "optimized") == ""
+
+
+SCALED = (
+    Convolution((2, 4, 9, 10), (4, 1, 1, 1), params={"groups": 4, "dilation_rate": 2}),
+    Convolution((1, 3, 101), (3, 1, 1), add=True, params={"groups": 3}),
+    Convolution((3, 300, 7), (300, 1, 1), add=True, params={"groups": 300}),
+    Convolution((2, 4, 9, 10), (8, 1, 1, 1), params={"groups": 4}),
+    Convolution((2, 4, 9, 10), (4, 1, 1, 1), params={"groups": 4, "strides": (2, 1)}),
+    Convolution((1, 2, 5, 6, 7), (2, 1, 1, 1, 1), add=True, params={"groups": 2}),
+)
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("made", SCALED)
+def test_channels_times_numbers(made: Convolution, layout: str) -> None:
+    """Pixels are put together where channels are last, as many as divide them; more channels, or strides, are none."""
+    for dtype in FLOATS:
+        case = made.case(dtype, layout)
+        inputs = inputs_of(case)
+        assert complaint(case, inputs, "optimized") == ""
+        kernel = find_kernel(case.op, "optimized", "cpu", dtype)
+        out = {"dx": np.empty(case.shapes["x_like"], dtype_info(dtype).numpy)}
+        values = {name: array.copy() for name, array in inputs.values.items()}
+        call = kernel.bind(values, case.params, out, None)
+        values["filter"] *= values["filter"].dtype.type(2)
+        call()
+        plain = {"dx": np.empty_like(out["dx"])}
+        kernel.bind(values, case.params, plain, None)()
+        assert np.array_equal(out["dx"], plain["dx"]), "the filter was read when the kernel was bound"
 
 
 THIN = (

@@ -65,11 +65,13 @@ def test_narrow_columns(shape: tuple[int, ...], porder: float) -> None:
 
 
 @pytest.mark.parametrize("porder", [porder for porder in ORDERS if porder != "fro"])
-def test_norms_of_single_elements(porder: float) -> None:
-    """Along an axis of one element, magnitudes, or for porder 0 whether it is other than zero."""
+@pytest.mark.parametrize("op", ["p_norm", "p_norm_grad"])
+@pytest.mark.parametrize(("shape", "axis"), [((5, 1, 9), 1), ((47, 1), 1)])
+def test_norms_of_single_elements(op: str, porder: float, shape: tuple[int, ...], axis: int) -> None:
+    """Along an axis of one element, magnitudes, or for porder 0 whether it is other than zero; and their gradients."""
     for dtype in drawn_of("p_norm", FLOATS):
-        case = case_of("p_norm", {"x": (5, 1, 9)}, dtype, porder=porder, axis=1)
-        x = np.linspace(-2, 2, 45)
+        case = case_of(op, {"x": shape}, dtype, porder=porder, axis=axis)
+        x = np.linspace(-2, 2, int(np.prod(shape)))
         assert not complaint(case, inputs_of(case, x=x), "optimized"), dtype
 
 
