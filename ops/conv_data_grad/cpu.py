@@ -192,7 +192,7 @@ def _directly(found: ConvGeometry, tensors: Tensors) -> Bound:
 
 
 def _scaled(found: ConvGeometry, tensors: Tensors) -> Bound:
-    """Channels last, each times a number: some pixels are one of as many times the channels, as loops run over these."""
+    """Channels last, each times a number: several pixels are one of more channels, as loops run over channels."""
     pixels, channels = found.batch * prod(found.size), found.channels
     together = next(n for n in range(max(1, min(pixels, SCALED // channels)), 0, -1) if pixels % n == 0)
     width, size = channels * together, (pixels // together,)
