@@ -292,8 +292,8 @@ class CudaTimer:
         calls = max(1, min(int(HOT_NS / max(cold_ns, 1.0)), MOST_HOT_CALLS))
         if places:
             calls = max(1, calls // len(places)) * len(places)
-            call = self._in_turn(places)
-        found = self._graphs.call_ns(call, calls, len(names or ()), limits.budget_s)
+        one = self._in_turn(places) if places else call
+        found = self._graphs.call_ns(one, calls, len(names or ()), limits.budget_s)
         if found is not None:
             return found
 
@@ -305,16 +305,13 @@ class CudaTimer:
 
     def _in_turn(self, places: Sequence[Bound]) -> Bound:
         """One of the calls after the other; what torch allocates for their results lies at several addresses too."""
-        torch, last = self._torch, len(places) - 1
-        results: list[Any] = []
-        spaces: list[Any] = []
+        torch, spaces = self._torch, []
+        recent: deque[Any] = deque(maxlen=len(places) - 1)  # memory of the oldest result is free for the next one
         for call in places:
-            results.append(call())
+            recent.append(call())
             if torch is not None:
                 spaces.append(torch.empty(PLACE_BYTES, dtype=torch.uint8, device=f"cuda:{self._index}"))
-        # memory of the oldest result is free for the next one
-        recent, turns = deque(results, maxlen=last), cycle(places)
-        results.clear()
+        turns = cycle(places)
 
         def one(_spaces: list[Any] = spaces) -> None:
             recent.append(next(turns)())

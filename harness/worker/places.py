@@ -26,17 +26,26 @@ class MovableTensors:
     def __init__(self, buffers: Buffers) -> None:
         self.inputs, self.out = _shared(buffers)
 
-    def move_to(self, buffers: Buffers) -> None:
-        """Let the tensors share the memory of `buffers`."""
-        for own, there in zip((self.inputs, self.out), _shared(buffers), strict=True):
-            for name, tensor in own.items():
-                tensor.data = there[name]
+    def mover(self, buffers: Buffers) -> Callable[[], None]:
+        """A function that lets the tensors share the memory of `buffers`, whose arrays are converted here, once."""
+        pairs = [
+            (tensor, there[name])
+            for own, there in zip((self.inputs, self.out), _shared(buffers), strict=True)
+            for name, tensor in own.items()
+        ]
+
+        def move() -> None:
+            for tensor, other in pairs:
+                tensor.data = other
+
+        return move
 
     def at(self, call: Bound, buffers: Buffers) -> Bound:
         """A call that moves the tensors to `buffers` first."""
+        move = self.mover(buffers)
 
         def moved() -> Any:
-            self.move_to(buffers)
+            move()
             return call()
 
         return moved
@@ -51,17 +60,21 @@ def _shared(buffers: Buffers) -> tuple[dict[str, Any], dict[str, Any]]:
 
 
 class PlacedCalls:
-    """A call on a case's buffers and on their copies; `calls` is empty if there are none, or binding takes long."""
+    """A call on a case's buffers and on their copies; `calls` is empty if there are none, or binding takes long.
+
+    move_back: lets tensors share the memory of the first buffers again.
+    """
 
     def __init__(
         self, call: Bound, buffers: Buffers, bind: Callable[[Buffers], Bound], tensors: MovableTensors | None
     ) -> None:
         """bind: binds the kernel to other buffers. tensors: those that `call` is bound to, which are moved instead."""
         self.call = call
-        self._buffers, self._copies, self._tensors = buffers, buffers.copies, tensors
+        self.calls: tuple[Bound, ...] = ()
+        self.move_back: Callable[[], object] = int
+        self._copies = buffers.copies
         at = bind if tensors is None else partial(tensors.at, call)
         found = [call if tensors is None else at(buffers)]
-        self.calls: tuple[Bound, ...] = ()
         for copy in self._copies:
             begun = perf_counter()
             found.append(at(copy))
@@ -70,6 +83,7 @@ class PlacedCalls:
                 return
         if self._copies:
             self.calls = tuple(found)
+            self.move_back = int if tensors is None else tensors.mover(buffers)
 
     def poison(self) -> None:
         """Fill the outputs of the copies with garbage."""
@@ -81,8 +95,3 @@ class PlacedCalls:
         return next(
             (name for copy in self._copies for name, out in copy.out.items() if not has_bits(out, expected[name])), ""
         )
-
-    def move_back(self) -> None:
-        """Let tensors share the memory of the first buffers again."""
-        if self.calls and self._tensors is not None:
-            self._tensors.move_to(self._buffers)

@@ -215,6 +215,17 @@ def test_what_cannot_be_captured_is_called_back_to_back(fake: FakeCuda) -> None:
     assert measured.hot_ns == 50.0
 
 
+def test_what_cannot_be_captured_stays_at_its_first_address(fake: FakeCuda) -> None:
+    """Moving tensors from call to call would be timed with plain calls."""
+    fake.capturing = False
+    timer = CudaTimer()
+    fake.log.clear()
+    timer._hot(lambda: fake.log.append("call"), 1e4, LIMITS, None, [lambda: fake.log.append("elsewhere")] * 2)
+    after = fake.log[fake.log.index("end") :]
+    assert after.count("call") == 9 * 200
+    assert "elsewhere" not in after
+
+
 def test_samples_with_launch_gaps_are_dropped_and_the_wait_grows(fake: FakeCuda) -> None:
     """A host that takes long at times leaves gaps in these samples only; the wait doubles, then shrinks again."""
     fake.enqueue_ns = lambda sample: 50_000 if sample in {ADAPTING + 2, ADAPTING + 8} else 0

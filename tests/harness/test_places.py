@@ -61,13 +61,14 @@ def copies(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Buffers, "copies", found)
 
 
-def measured(case: Case, kernel: Kernel) -> tuple[Attempt, PlacesTimer]:
-    """An attempt after measuring; raises WrongError."""
+def measured(case: Case, kernel: Kernel, rounds: int = 1) -> tuple[Attempt, PlacesTimer]:
+    """An attempt after so many rounds of measuring; raises WrongError."""
     inputs, timer = make_inputs(case), PlacesTimer()
     attempt = Attempt(case, kernel, inputs.values, timer)  # type: ignore[arg-type]
     call = attempt.bind()
     attempt.check(attempt.call(call, 0), expect(case, inputs), "in the first call")
-    attempt.measure(call, LIMITS)
+    for _ in range(rounds):
+        attempt.measure(call, LIMITS)
     return attempt, timer
 
 
@@ -132,12 +133,7 @@ def test_a_kernel_that_takes_long_to_bind_stays_at_its_address(*, slow: bool) ->
         return lambda: out["out"].fill(value)
 
     kernel = replace(find_kernel("fill_any_like", "optimized", "cpu", "float32"), function=prepare, prepare=True)
-    inputs, timer = make_inputs(case), PlacesTimer()
-    attempt = Attempt(case, kernel, inputs.values, timer)  # type: ignore[arg-type]
-    call = attempt.bind()
-    attempt.check(attempt.call(call, 0), expect(case, inputs), "in the first call")
-    for _ in range(3):
-        attempt.measure(call, LIMITS)
+    _, timer = measured(case, kernel, rounds=3)
     assert len(binds) == (2 if slow else COPIES + 1)
     assert timer.places == (0 if slow else COPIES + 1)
 
