@@ -95,6 +95,11 @@ def dtype_info(name: str) -> DtypeInfo:
         raise DtypeError(msg) from None
 
 
+def accumulating(array: Any) -> Any:
+    """NumPy type of sums over `array` and of its scalar parameters."""
+    return dtype_info(dtype_info(array.dtype.name).accumulate).numpy.type
+
+
 def dtype_name(numpy_dtype: object) -> str:
     """The name of a NumPy or CuPy array's dtype (`"bfloat16"` for the ml_dtypes one)."""
     name = np.dtype(numpy_dtype).name  # type: ignore[call-overload]

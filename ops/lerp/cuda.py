@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from opgauge.ops._core.broadcast import MergedOperands, merge_operands
-from opgauge.ops._core.dtype import FLOATS, dtype_info
+from opgauge.ops._core.dtype import FLOATS, accumulating, dtype_info
 from opgauge.ops._core.kernel import Bound
 from opgauge.ops._core.op import Shape
 from opgauge.ops._core.registry import kernel
@@ -94,11 +94,6 @@ SOURCE = CudaSource(
     structs=STRUCTS | strided(3, np.uint32) | strided(1, np.uint32, (AXES,)) | strided(1, np.int64, (AXES,)),
 )
 """Declared instances of kernels.cu."""
-
-
-def accumulating(x: Any) -> Any:
-    """NumPy type of sums over x and of scalar parameters."""
-    return dtype_info(dtype_info(x.dtype.name).accumulate).numpy.type
 
 
 def split_weight(weight: Any, wide: Any) -> tuple[Any, Any]:

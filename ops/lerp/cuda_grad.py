@@ -10,7 +10,7 @@ import numpy as np
 
 from opgauge.ops._core.axes import Reduction, as_reduction, merge_axes
 from opgauge.ops._core.broadcast import merge_operands, reduced_axes
-from opgauge.ops._core.dtype import FLOATS, dtype_info
+from opgauge.ops._core.dtype import FLOATS, accumulating, dtype_info
 from opgauge.ops._core.errors import AxisError
 from opgauge.ops._core.kernel import Bound
 from opgauge.ops._core.op import Array, Params, Shape, Shapes
@@ -31,7 +31,6 @@ from opgauge.ops.lerp.cuda import (
     SOURCE,
     WARP,
     WIDTHS,
-    accumulating,
     split_weight,
 )
 from opgauge.ops.lerp.sums import FIX_UP, SUM_THREADS, AxisGroup, beside_plan, partial_places, sum_plan

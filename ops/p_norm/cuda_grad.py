@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from opgauge.ops._core.axes import Axis, Reduction, as_reduction, normalize_axes, to_rows
-from opgauge.ops._core.dtype import FLOATS, dtype_info
+from opgauge.ops._core.dtype import FLOATS, accumulating, dtype_info
 from opgauge.ops._core.kernel import Bound
 from opgauge.ops._core.op import Params, Shapes
 from opgauge.ops._core.registry import kernel
@@ -121,7 +121,7 @@ def _grad_by_rows(p: float, x: Any, y: Any, dy: Any, axes: tuple[int, ...], dx: 
 def _gradient(p: float, layout: Reduction, x: Any, y: Any, dy: Any, dx: Any) -> Bound:
     ctype, width = CTYPES[x.dtype.name], WIDTHS[x.dtype.name]
     mode = GRAD_MODES.get(p, "GENERAL" if p > 1 else "BELOW_ONE")
-    q = _accumulating(x, p - 1)
+    q = accumulating(x)(p - 1)
     arrays = (x, y, dy, dx)
     shift = _shift(x, dx)
     whole = _is_whole(shift, layout.length, width)
@@ -148,10 +148,6 @@ def _gradient(p: float, layout: Reduction, x: Any, y: Any, dy: Any, dx: Any) -> 
     vector, grid, block, struct = _columns(layout, arrays, layout.length, target)
     function = SOURCE.function(f"grad_columns<{ctype}, {vector}, {mode}>")
     return lambda: function(grid, block, (*arrays, q, struct))
-
-
-def _accumulating(x: Any, number: float) -> Any:
-    return dtype_info(dtype_info(x.dtype.name).accumulate).numpy.type(number)
 
 
 def _few(mode: str, q: Any, length: int, arrays: tuple[Any, ...]) -> Bound:
@@ -204,7 +200,7 @@ def _inf_gradient(layout: Reduction, x: Any, y: Any, dy: Any, dx: Any, workspace
 def _inf_rows(layout: Reduction, arrays: tuple[Any, ...], workspace: Any) -> Bound:
     x, dx = arrays[0], arrays[3]
     if dx.size <= _FEW and layout.length <= _SHORT_ROW:
-        return _few("EXTREMUM", _accumulating(x, 0), layout.length, arrays)
+        return _few("EXTREMUM", accumulating(x)(0), layout.length, arrays)
     rows, length, found = layout.a, layout.length, _shift(x, dx)
     width, shift = WIDTHS[x.dtype.name], found
     few = dx.size <= _FEW and length <= ROW_THREADS and not _is_whole(shift, length, width)
