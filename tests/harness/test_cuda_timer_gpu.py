@@ -118,7 +118,7 @@ def test_the_clock_of_samples_is_the_drivers(timer: CudaTimer) -> None:
 
     nvml: Any = pytest.importorskip("pynvml", reason="no management library here")
     nvml.nvmlInit()
-    handle = nvml.nvmlDeviceGetHandleByIndex(0)
+    handle = nvml.nvmlDeviceGetHandleByUUID(str(uuid(cupy)))
     read: list[int] = []
     done = threading.Event()
 
