@@ -116,7 +116,7 @@ def lerp(*, x: Any, y: Any, weight: Any, out: dict[str, Any]) -> Bound:
         if tensor is not None and extent != "APART" and width > 1 and result.nbytes >= LARGE_BYTES:
             extent, grid, block = "LARGE", (-(-int(numbers[1]) // LARGE_THREADS),), (LARGE_THREADS,)
         function = SOURCE.function(f"lerp_flat<{ctype}, {width}, {flag(tensor is not None)}, {extent}, {block[0]}>")
-        arguments = (*operands, number, *numbers)
+        arguments = (*operands, *numbers, number)
         return lambda: function(grid, block, arguments)
     steps = merge_operands(result.shape, x.shape, y.shape, () if tensor is None else tensor.shape)
     width = flat_width(result, steps.lengths[-1], *operands, *_row_strides(steps.strides))
@@ -155,7 +155,7 @@ def _blend_rows(operands: tuple[Any, ...], number: Any, steps: MergedOperands, w
     ctype = CTYPES[operands[0].dtype.name]
     function = SOURCE.function(f"lerp_rows<{ctype}, {width}, {x_step}, {y_step}, {weight_step}>")
     numbers = (np.int64(length // width), *(np.int64(row) for row in (x_row, y_row, weight_row)))
-    return lambda: function((across, rows), block, (*operands, number, *numbers))
+    return lambda: function((across, rows), block, (*operands, *numbers, number))
 
 
 def _row_strides(strides: tuple[Shape, ...]) -> tuple[int, ...]:

@@ -150,7 +150,7 @@ def _gradient(
         return _unsummed(dout, weight, dx, dy, subtract=subtract)
     tensor = None if isinstance(weight, float | int) else weight
     if tensor is None:
-        fused = _summed(x, y, dout, weight, (dx, dy), sums, (workspace, scratch))
+        fused = _summed(x, y, dout, weight, (dx, dy), sums, workspace)
         if fused is not None:
             return fused
         factors = ((wide(1 - weight), wide(0)), (wide(weight), wide(0)))
@@ -166,7 +166,7 @@ def _gradient(
     for one, room in zip(summed, (scratch, None if scratch is None else scratch[size:]), strict=True):
         alone = None
         if tensor is None:
-            alone = _fused(dout, one.out, None, one.shape, (one.offset, one.offset), (workspace, room))
+            alone = _fused(dout, one.out, None, one.shape, (one.offset, one.offset), workspace)
         steps.append(alone or _sum(dout, tensor, [one], None, room))
 
     def run() -> None:
@@ -183,7 +183,7 @@ def _summed(
     weight: float,
     gradients: tuple[Any, Any],
     sums: list[bool],
-    workspaces: tuple[Any, Any],
+    workspace: Any,
 ) -> Bound | None:
     """One launch for a scalar weight; None if the axes do not allow it."""
     wide = accumulating(dout)
@@ -191,8 +191,8 @@ def _summed(
     if all(sums):
         return _crossed(dout, gradients, (x, y), factors)
     if sums[0]:
-        return _fused(dout, *gradients, x, factors, workspaces)
-    return _fused(dout, *gradients[::-1], y, factors[::-1], workspaces)
+        return _fused(dout, *gradients, x, factors, workspace)
+    return _fused(dout, *gradients[::-1], y, factors[::-1], workspace)
 
 
 def _unsummed(dout: Any, weight: Any, dx: Any, dy: Any, *, subtract: bool) -> Bound:
@@ -205,7 +205,7 @@ def _unsummed(dout: Any, weight: Any, dx: Any, dy: Any, *, subtract: bool) -> Bo
         flags = f"{flag(tensor is not None)}, {flag(subtract)}"
         function = SOURCE.function(f"grad_flat<{ctype}, {launch.width}, {launch.extent}, {flags}>")
         rest = wide(1 - weight) if tensor is None else wide(0)
-        arguments: tuple[Any, ...] = (dout, tensor, dx, dy, number, rest, *launch.numbers[:2])
+        arguments: tuple[Any, ...] = (dout, tensor, dx, dy, *launch.numbers[:2], number, rest)
         return lambda: function(launch.grid, launch.block, arguments)
     steps = merge_operands(dout.shape, tensor.shape)
     width = whole_vector(dout, dout, dx, dy) if dout.size > FEW_ELEMENTS else 1
@@ -221,14 +221,11 @@ def _waiting() -> int:
     return GRID_RESIDENT * multiprocessors()
 
 
-def _fused(
-    dout: Any, summed: Any, other: Any, shape: Shape, factors: tuple[Any, Any], workspaces: tuple[Any, Any]
-) -> Bound | None:
+def _fused(dout: Any, summed: Any, other: Any, shape: Shape, factors: tuple[Any, Any], workspace: Any) -> Bound | None:
     """One gradient summed; the other is written in the same pass unless None.
 
     None for axes or rows that `_sum` handles: many elements of more than two groups of axes, of two that end with a
-    summed one, or of rows too short for a thread block. workspaces: for flagged partial sums, and bytes of
-    `partial_places`.
+    summed one, or of rows too short for a thread block. workspace: for flagged partial sums.
     """
     axes = merge_axes(dout.shape, reduced_axes(shape, dout.shape))
     layout, wide = axes.two_groups(), np.dtype(accumulating(dout))
@@ -240,14 +237,13 @@ def _fused(
     if plan is None:
         if layout is None or layout.c * layout.b > 1:
             return None
-        return _rows(dout, summed, other, layout, factors, workspaces[0])
+        return _rows(dout, summed, other, layout, factors, workspace)
     scaled = {"factor": factors[0], "other_factor": factors[1], "other": address(other), "size": dout.size}
     value = pack(SUMMED_GRADS[wide.name], scaled)
-    places, scratch = partial_places(summed.size, 1, wide.itemsize), workspaces[1]
-    counters = (None, None) if scratch is None else (scratch[places.arrivals :], scratch[places.splits :])
-    parts = (workspaces[0],) if plan.scratch == "flagged" else counters
     name = f"SummedGrad<{CTYPES[dout.dtype.name]}>"
-    return bind_plan(SOURCE, plan, name, value, (dout, None, summed), parts, other)  # value has other's address alone
+    return bind_plan(
+        SOURCE, plan, name, value, (dout, None, summed), workspace, other
+    )  # value has other's address alone
 
 
 def _rows(

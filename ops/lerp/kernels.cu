@@ -23,7 +23,7 @@ constexpr int EVICT_LAST_OF = 16;  // one block of as many stores with evict_las
 template <typename T, int V, bool TENSOR, Extent EXTENT, int THREADS>
 __global__ void __launch_bounds__(THREADS) lerp_flat(
     const T* __restrict__ x, const T* __restrict__ y, const T* __restrict__ weight, T* __restrict__ out,
-    Wide<T> number, long long vectors, long long threads, unsigned int kept) {
+    long long vectors, long long threads, unsigned int kept, Wide<T> number) {
   const bool evicts_last = THREADS > SINGLE_THREADS ? blockIdx.x % EVICT_LAST_OF == 0 : blockIdx.x < kept;
   const VectorAccess<V, EXTENT, THREADS> access(vectors, threads, evicts_last);
   const Vector<T, V> from = access.load(x), to = access.load(y);
@@ -45,7 +45,7 @@ constexpr int NO_TENSOR = -1;  // step of a scalar weight
 template <typename T, int V, int X_STEP, int Y_STEP, int WEIGHT_STEP>
 __global__ void __launch_bounds__(FLAT_THREADS) lerp_rows(
     const T* __restrict__ x, const T* __restrict__ y, const T* __restrict__ weight, T* __restrict__ out,
-    Wide<T> number, long long vectors, long long x_row, long long y_row, long long weight_row) {
+    long long vectors, long long x_row, long long y_row, long long weight_row, Wide<T> number) {
   const VectorAccess<V, VECTORS> access(vectors, vectors);
   const T* const x_from = x + blockIdx.y * x_row;
   const T* const y_from = y + blockIdx.y * y_row;
@@ -117,8 +117,8 @@ __global__ void __launch_bounds__(flat_threads<V>()) lerp_broadcast(
 // Writes   dx, dy, each unless null. SUBTRACT: dx = dout - dy, the design document's formula
 template <typename T, int V, Extent EXTENT, bool TENSOR, bool SUBTRACT>
 __global__ void __launch_bounds__(flat_threads<V>()) grad_flat(
-    const T* __restrict__ dout, const T* __restrict__ weight, T* __restrict__ dx, T* __restrict__ dy, Wide<T> number,
-    Wide<T> rest, long long vectors, long long threads) {
+    const T* __restrict__ dout, const T* __restrict__ weight, T* __restrict__ dx, T* __restrict__ dy, long long vectors,
+    long long threads, Wide<T> number, Wide<T> rest) {
   using A = Wide<T>;
   const VectorAccess<V, EXTENT> access(vectors, threads);
   const Vector<T, V> given = access.load(dout);

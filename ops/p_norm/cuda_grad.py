@@ -153,7 +153,7 @@ def _gradient(p: float, layout: Reduction, x: Any, y: Any, dy: Any, dx: Any) -> 
 def _few(mode: str, q: Any, length: int, arrays: tuple[Any, ...]) -> Bound:
     x = arrays[0]
     function = SOURCE.function(f"grad_few<{CTYPES[x.dtype.name]}, {mode}>")
-    arguments = (*arrays, q, np.int32(x.size), divisor(length))
+    arguments = (*arrays, np.int32(x.size), divisor(length), q)
     return lambda: function((-(-x.size // ROW_THREADS),), (ROW_THREADS,), arguments)
 
 

@@ -22,8 +22,8 @@ __device__ __forceinline__ int count_ties(const T* row, unsigned int end, const 
 // Why      few elements are bound by latency: threads wait neither for a second norm nor for each other
 template <typename T, int GRAD_MODE>
 __global__ void __launch_bounds__(ROW_THREADS, GRAD_RESIDENT<T, GRAD_MODE>) grad_few(
-    const T* __restrict__ x, const T* __restrict__ y, const T* __restrict__ dy, T* __restrict__ dx, Wide<T> q, int size,
-    Divisor length) {
+    const T* __restrict__ x, const T* __restrict__ y, const T* __restrict__ dy, T* __restrict__ dx, int size,
+    Divisor length, Wide<T> q) {
   using A = Wide<T>;
   const int own = blockIdx.x * ROW_THREADS + threadIdx.x, at = min(own, size - 1);
   const unsigned int row = quotient(at, length);

@@ -16,7 +16,6 @@
 #include "divide.cuh"
 #include "flagged.cuh"
 #include "vector.cuh"
-#include "arrival_counter.cuh"
 
 // Whether f.beside<WHOLE>(index, vector) writes something for what is read at `index` of x, in reduce_elements_lanes and
 // reduce_columns_grid. If rows are not WHOLE vectors, two threads are given a vector that is in two rows, and the last one
@@ -60,7 +59,7 @@ __device__ __forceinline__ A shuffle_xor(A value, int step) {
 
 template <typename F>
 __device__ __forceinline__ typename F::Acc merge_lanes(const F& f, typename F::Acc mine, int lanes) {
-  for (int step = lanes / 2; step > 0; step /= 2) mine = f.merge(mine, shuffle_xor(mine, step));
+  for (unsigned int step = lanes / 2u; step > 0; step /= 2) mine = f.merge(mine, shuffle_xor(mine, step));
   return mine;
 }
 
@@ -85,20 +84,6 @@ __device__ __forceinline__ typename F::Acc merge_warps(const F& f, typename F::A
   if (threadIdx.x % 32 == 0) slots[warp] = mine;
   __syncthreads();
   return merge_lanes(f, slots[(warp & -warps) + (threadIdx.x & (warps - 1))], warps);
-}
-
-template <typename A>
-__device__ __forceinline__ A read_partial(const A* from) {  // written by another block of this launch
-  if constexpr (sizeof(A) == 16) {
-    const double2 pair = __ldcg(reinterpret_cast<const double2*>(from));
-    return *reinterpret_cast<const A*>(&pair);
-  } else if constexpr (sizeof(A) == 8) {
-    const unsigned long long bits = __ldcg(reinterpret_cast<const unsigned long long*>(from));
-    return *reinterpret_cast<const A*>(&bits);
-  } else {
-    const unsigned int bits = __ldcg(reinterpret_cast<const unsigned int*>(from));
-    return *reinterpret_cast<const A*>(&bits);
-  }
 }
 
 // Merges over the block of up to THREADS threads; the result is in its first thread.

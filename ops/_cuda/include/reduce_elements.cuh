@@ -2,22 +2,22 @@
 #pragma once
 #include "reduce.cuh"
 
-// DIGITS is defined by ops/_cuda/reduction/elements.py.
+// DIGITS, FEW_DIGITS and LANE_BITS are defined by ops/_cuda/reduction/elements.py.
 
-// Conversion of an index over several axes to an offset, innermost axis first; the outermost of the `count` axes needs no
-// length.
+// Conversion of an index over several axes to an offset. Each quotient of the index, innermost axis first, has a jump: the
+// stride of its axis less that of the axis before times its length, so that no remainders are needed. That of an absent axis
+// is 0. MOST: axes at most.
 DEFINE_Digits;  // of ops/_cuda/reduction/elements.py
 
+template <int MOST>
 __device__ __forceinline__ long long offset_of(unsigned int index, const Digits& digits) {
-  long long offset = 0;
+  long long offset = digits.jump[0] * index;
 #pragma unroll
-  for (int axis = 0; axis < DIGITS - 1; ++axis) {
-    if (axis == digits.count - 1) return offset + digits.stride[axis] * index;
-    const unsigned int outer = quotient(index, digits.length[axis]);
-    offset += digits.stride[axis] * remainder(index, outer, digits.length[axis]);
-    index = outer;
+  for (int axis = 1; axis < MOST; ++axis) {
+    index = quotient(index, digits.length[axis - 1]);
+    offset += digits.jump[axis] * index;
   }
-  return offset + digits.stride[DIGITS - 1] * index;
+  return offset;
 }
 
 // x as rows (results, length), as columns (results / columns, length, columns), as (a, r1, b, r2, c) reduced over r1 and r2,
@@ -36,71 +36,116 @@ __device__ __forceinline__ unsigned int first_of(const Elements<BY_COLUMN>& x, i
   const unsigned int outer = quotient(result, x.columns);
   return result + outer * (x.length - 1) * x.columns.value;
 }
-__device__ __forceinline__ long long first_of(const Elements<TWO_GROUPS>& x, int result) {
-  const unsigned int outer = quotient(result, x.c), a = quotient(outer, x.b);
-  return a * x.stride_a + static_cast<long long>(remainder(outer, a, x.b) * x.c.value) * x.r2.value +
-         remainder(result, outer, x.c);
+__device__ __forceinline__ long long first_of(const Elements<TWO_GROUPS>& x, unsigned int result) {
+  const unsigned int outer = quotient(result, x.c);
+  return result + outer * x.jump_b + quotient(outer, x.b) * x.jump_a;
 }
-__device__ __forceinline__ long long first_of(const Elements<ANY_AXES>& x, int result) { return offset_of(result, x.kept); }
+__device__ __forceinline__ long long first_of(const Elements<ANY_AXES>& x, int result) {
+  return x.kept.count <= FEW_DIGITS ? offset_of<FEW_DIGITS>(result, x.kept) : offset_of<DIGITS>(result, x.kept);
+}
 
-// Offset of element `index` of a result from its first one.
+// Offset of element `index` of a result from its first one. MOST: reduced axes at most.
+template <int MOST>
 __device__ __forceinline__ unsigned int offset_in(const Elements<BY_ROW>&, int index) { return index; }
+template <int MOST>
 __device__ __forceinline__ unsigned int offset_in(const Elements<BY_COLUMN>& x, int index) {
   return index * x.columns.value;
 }
-__device__ __forceinline__ long long offset_in(const Elements<TWO_GROUPS>& x, int index) {
-  const unsigned int outer = quotient(index, x.r2);
-  return outer * x.stride_r1 + static_cast<long long>(remainder(index, outer, x.r2)) * x.c.value;
+template <int MOST>
+__device__ __forceinline__ long long offset_in(const Elements<TWO_GROUPS>& x, unsigned int index) {
+  return static_cast<long long>(x.c.value) * index + quotient(index, x.r2) * x.jump_r1;
 }
-__device__ __forceinline__ long long offset_in(const Elements<ANY_AXES>& x, int index) { return offset_of(index, x.reduced); }
+template <int MOST>
+__device__ __forceinline__ long long offset_in(const Elements<ANY_AXES>& x, int index) {
+  return offset_of<MOST>(index, x.reduced);
+}
 
-// Whether the last axis is reduced.
-__device__ __forceinline__ bool reduces_last(const Elements<BY_ROW>&) { return true; }
-__device__ __forceinline__ bool reduces_last(const Elements<BY_COLUMN>&) { return false; }
 template <Pattern P>
-__device__ __forceinline__ bool reduces_last(const Elements<P>& x) {
+__device__ __forceinline__ bool has_few_axes(const Elements<P>&) { return true; }
+template <>
+__device__ __forceinline__ bool has_few_axes(const Elements<ANY_AXES>& x) {
+  return x.reduced.count <= FEW_DIGITS;
+}
+
+template <int A>
+struct Most {
+  static constexpr int VALUE = A;
+};
+
+// Whether neighbouring threads are lanes of one result, as the last axis is reduced; else they are results of one lane.
+__device__ __forceinline__ bool has_lanes_beside(const Elements<BY_ROW>&) { return true; }
+__device__ __forceinline__ bool has_lanes_beside(const Elements<BY_COLUMN>&) { return false; }
+template <Pattern P>
+__device__ __forceinline__ bool has_lanes_beside(const Elements<P>& x) {
   return x.innermost != 0;
 }
 
-// reduce_elements_lanes: 2^bits lanes of a block reduce one result.
-// Layout   x by Elements<P>; results and length below 2^31      Grid  results / (threads / lanes) × splits
-// Block    a power of two of threads, or whole warps for BY_ROW   Needs  length ≤ EACH · lanes for BY_ROW and BY_COLUMN
-// Writes   out[results]; with splits, partials[splits][results] and counters[grid x], which it leaves zero
+// Merges over the 2^bits lanes of each of a block's `groups` results. The sums are then in neighbouring lanes, and that of a
+// result in the first of them.
+template <typename F>
+__device__ __forceinline__ typename F::Acc merge_results(const F& f, typename F::Acc mine, int bits, int groups, bool beside) {
+  using Acc = typename F::Acc;
+  const int lanes = 1 << bits;
+  if (!beside && lanes > 1 && groups > 1) {
+    __shared__ __align__(16) unsigned char memory[REDUCE_THREADS * sizeof(Acc)];
+    Acc* const slots = reinterpret_cast<Acc*>(memory);
+    slots[threadIdx.x] = mine;
+    __syncthreads();
+    mine = slots[(threadIdx.x & (lanes - 1)) * groups + (threadIdx.x >> bits)];
+  }
+  return lanes <= 32 ? merge_lanes(f, mine, lanes) : merge_warps(f, mine, lanes);
+}
+
+// reduce_elements_lanes: 2^bits lanes of a block reduce one result, `groups` results per block (groups << LANE_BITS | bits).
+// What every sum needs comes first: other lines of 64 bytes of the arguments arrive 30 ns later.
+// Layout   x by Elements<P>; results and length below 2^31      Grid  results / groups × splits
+// Block    groups · 2^bits threads: a power of two, or whole warps for BY_ROW
+// Needs    length ≤ EACH · lanes for BY_ROW and BY_COLUMN
+// Writes   out[results], through flagged partials (splits, results), which are zero between launches, if there are splits
+// Waits    the last split merges those before it
 // Why      all EACH loads of a lane are in flight together, without masks of vectors
 template <typename F, Pattern P, int EACH, bool STREAM>
 __global__ void __launch_bounds__(REDUCE_THREADS) reduce_elements_lanes(
-    const typename F::Input* __restrict__ x, const typename F::Input* __restrict__ second,
-    typename F::Output* __restrict__ out, F f, Elements<P> elements, int results, int bits, int share,
-    unsigned int* counters, typename F::Acc* partials) {
+    const typename F::Input* __restrict__ x, typename F::Output* __restrict__ out, F f, Elements<P> elements, int results,
+    int groups_and_bits, int share, const typename F::Input* __restrict__ second, unsigned long long* flagged) {
   using T = typename F::Input;
   using Acc = typename F::Acc;
   constexpr bool LOOPS = P == TWO_GROUPS || P == ANY_AXES;
-  const int lanes = 1 << bits, groups = blockDim.x >> bits;
-  const int shift = 31 - __clz(groups);
-  // Neighbouring threads read neighbouring elements: lanes of one result, or results of one lane.
-  const int lane = reduces_last(elements) ? threadIdx.x & (lanes - 1) : threadIdx.x >> shift;
-  const int group = reduces_last(elements) ? threadIdx.x >> bits : threadIdx.x & (groups - 1);
-  const int result = blockIdx.x * groups + group, own = min(result, results - 1);
+  const int bits = groups_and_bits & ((1 << LANE_BITS) - 1), groups = groups_and_bits >> LANE_BITS;
+  const int lanes = 1 << bits, shift = 31 - __clz(groups);
+  const bool beside = has_lanes_beside(elements);
+  const int lane = beside ? threadIdx.x & (lanes - 1) : threadIdx.x >> shift;
+  const int result = blockIdx.x * groups + (beside ? threadIdx.x >> bits : threadIdx.x & (groups - 1));
+  const int own = min(result, results - 1);
   const T* const from = x + first_of(elements, own);
   const T* const other = F::TWO ? second + first_of(elements, own) : from;
   Acc mine = f.identity(), apart = f.identity();  // two independent chains of additions
-  const auto take = [&](int first, int end) {
+  const auto take = [&](auto most, int first, int end) {
+    constexpr int MOST = decltype(most)::VALUE;
     const int count = ((end - 1 - first) >> bits) + 1;  // of this lane, 0 or less for none
     const auto at = [&](const T* base, int j) {
       if constexpr (LOOPS) {
-        return base + offset_in(elements, first + (j << bits));
+        return base + offset_in<MOST>(elements, first + (j << bits));
       } else {  // one multiplication per address
-        const unsigned int step = offset_in(elements, static_cast<unsigned int>(sizeof(T))) << bits;
-        const char* const bytes = reinterpret_cast<const char*>(base + offset_in(elements, first));
+        const unsigned int step = offset_in<MOST>(elements, static_cast<unsigned int>(sizeof(T))) << bits;
+        const char* const bytes = reinterpret_cast<const char*>(base + offset_in<MOST>(elements, first));
         return reinterpret_cast<const T*>(bytes + static_cast<unsigned long long>(step) * j);
+      }
+    };
+    const auto load_or_neutral = [&](const T* base, int j) {
+      if constexpr (P == BY_ROW) {
+        return j < count ? load<T, 1, STREAM>(at(base, j)).at[0] : f.neutral();
+      } else {  // the address does not depend on the predicate, or its parameters would be read again for each load
+        const VectorWord<T, 1> word = fetch_where<T, 1, STREAM>(at(base, j), j < count);
+        return j < count ? as_vector<T, 1>(word).at[0] : f.neutral();
       }
     };
     T one[EACH], two[EACH];
 #pragma unroll
-    for (int j = 0; j < EACH; ++j) one[j] = j < count ? load<T, 1, STREAM>(at(from, j)).at[0] : f.neutral();
+    for (int j = 0; j < EACH; ++j) one[j] = load_or_neutral(from, j);
     if constexpr (F::TWO) {
 #pragma unroll
-      for (int j = 0; j < EACH; ++j) two[j] = j < count ? load<T, 1, STREAM>(at(other, j)).at[0] : f.neutral();
+      for (int j = 0; j < EACH; ++j) two[j] = load_or_neutral(other, j);
     }
 #pragma unroll
     for (int j = 0; j < EACH; ++j) {
@@ -113,37 +158,34 @@ __global__ void __launch_bounds__(REDUCE_THREADS) reduce_elements_lanes(
   };
   if constexpr (LOOPS) {
     const int begin = share * blockIdx.y, end = min(elements.length, begin + share);
-    for (int first = begin + lane; first < end; first += EACH << bits) take(first, end);
-  } else {
-    take(lane, elements.length);
-  }
-  typename F::Output* const to = early(out + own);
-  // The first lane of each result has the sum over its lanes.
-  const auto merge_group = [&](Acc sum) {
-    if (P == BY_ROW || (LOOPS && reduces_last(elements)) || groups == 1) return lanes <= 32 ? merge_lanes(f, sum, lanes) : merge_warps(f, sum, lanes);
-    if (lanes == 1) return sum;
-    __shared__ __align__(16) unsigned char memory[REDUCE_THREADS * sizeof(Acc)];
-    Acc* const slots = reinterpret_cast<Acc*>(memory) + group;
-    slots[lane * groups] = sum;
-    for (int half = lanes / 2; half > 0; half /= 2) {
-      __syncthreads();
-      if (lane < half) slots[lane * groups] = f.merge(slots[lane * groups], slots[(lane + half) * groups]);
+    const auto take_all = [&](auto most) {
+      for (int first = begin + lane; first < end; first += EACH << bits) take(most, first, end);
+    };
+    if (has_few_axes(elements)) {
+      take_all(Most<FEW_DIGITS>());
+    } else {
+      take_all(Most<DIGITS>());
     }
-    return slots[lane * groups];
-  };
-  mine = merge_group(f.merge(mine, apart));
+  } else {
+    take(Most<1>(), lane, elements.length);
+  }
+  const int merged = blockIdx.x * groups + (threadIdx.x >> bits), leader = merged < results && (threadIdx.x & (lanes - 1)) == 0;
+  typename F::Output* const to = early(out + merged);
+  mine = merge_results(f, f.merge(mine, apart), bits, groups, beside);
   const int splits = gridDim.y;
   if (!LOOPS || splits == 1) {
-    store_where<typename F::Output, 1, false>(to, {f.finish(mine)}, lane == 0 && result < results);
+    store_where<typename F::Output, 1, false>(to, {f.finish(mine)}, leader);
     return;
   }
-  if (lane == 0 && result < results) partials[static_cast<long long>(blockIdx.y) * results + result] = mine;
-  if (!arrive_last(&counters[blockIdx.x], splits)) return;
-  Acc total = f.identity();
-#pragma unroll 4
-  for (int split = lane; split < splits; split += lanes) {
-    total = f.merge(total, read_partial(&partials[static_cast<long long>(split) * results + own]));
+  unsigned long long* const words = flagged + merged * WORDS<Acc>;
+  if (blockIdx.y + 1 < splits) {
+    if (leader) publish(words + static_cast<long long>(blockIdx.y) * results * WORDS<Acc>, mine);
+    return;
   }
-  total = merge_group(total);
-  if (lane == 0 && result < results) *to = f.finish(total);
+  const int before = merged < results ? splits - 1 : 0;
+  mine = leader ? mine : f.identity();
+  mine = collect<4>(f, mine, words, before, threadIdx.x & (lanes - 1), lanes, results);
+  __syncthreads();
+  mine = merge_results(f, mine, bits, groups, true);
+  if (leader) *to = f.finish(mine);
 }

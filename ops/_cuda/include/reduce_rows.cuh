@@ -79,8 +79,8 @@ constexpr int LANES_RESIDENT = sizeof(typename F::Input) < 8 ? 1024 / REDUCE_THR
 // Why      short rows leave no lane idle, and unaligned ones are read by vectors all the same
 template <typename F, int V, bool STREAM, bool WHOLE>
 __global__ void __launch_bounds__(REDUCE_THREADS, LANES_RESIDENT<F>) reduce_rows_lanes(
-    const typename F::Input* __restrict__ x, const typename F::Input* __restrict__ second,
-    typename F::Output* __restrict__ out, F f, long long rows, long long length, int shift, int lanes) {
+    const typename F::Input* __restrict__ x, typename F::Output* __restrict__ out, F f, long long rows, long long length,
+    int shift, int lanes, const typename F::Input* __restrict__ second) {
   const int bits = 31 - __clz(lanes), lane = threadIdx.x & (lanes - 1);
   const long long row = static_cast<long long>(blockIdx.x) * (REDUCE_THREADS >> bits) + (threadIdx.x >> bits);
   typename F::Acc mine = f.identity();
@@ -101,8 +101,8 @@ template <typename F, int EACH>
 constexpr bool FEW = EACH * (1 + F::TWO) > 2;
 template <typename F, int V, bool STREAM, int THREADS, int EACH>
 __global__ void __launch_bounds__(THREADS, FEW<F, EACH> ? 1 : MOST_THREADS / THREADS) reduce_rows_block(
-    const typename F::Input* __restrict__ x, const typename F::Input* __restrict__ second,
-    typename F::Output* __restrict__ out, F f, int vectors) {
+    const typename F::Input* __restrict__ x, typename F::Output* __restrict__ out, F f, int vectors,
+    const typename F::Input* __restrict__ second) {
   using T = typename F::Input;
   using Acc = typename F::Acc;
   __shared__ Acc slots[THREADS / 32];
@@ -137,9 +137,9 @@ __global__ void __launch_bounds__(THREADS, FEW<F, EACH> ? 1 : MOST_THREADS / THR
 // GRID_RESIDENT, resident blocks per multiprocessor, is defined by ops/_cuda/reduction/problem.py.
 template <typename F, int V, bool STREAM, bool WHOLE>
 __global__ void __launch_bounds__(REDUCE_THREADS, GRID_RESIDENT - (sizeof(typename F::Input) == 8)) reduce_rows_grid(
-    const typename F::Input* __restrict__ x, const typename F::Input* __restrict__ second,
-    typename F::Output* __restrict__ out, F f, long long length, int shift, long long share, int segments, int inner,
-    int each, unsigned long long* flagged) {
+    const typename F::Input* __restrict__ x, typename F::Output* __restrict__ out, F f, long long length, int shift,
+    int segments, long long share, int inner, int each, const typename F::Input* __restrict__ second,
+    unsigned long long* flagged) {
   using Acc = typename F::Acc;
   const int row = blockIdx.x, split = blockIdx.y, splits = gridDim.y;
   long long first = row * length;
@@ -181,9 +181,9 @@ __global__ void __launch_bounds__(REDUCE_THREADS, GRID_RESIDENT - (sizeof(typena
 // Why      memory is read in the order of its addresses, and no block waits while valid are vectors to read
 template <typename F, int V, int THREADS, int EACH>
 __global__ void __launch_bounds__(THREADS, MOST_THREADS / THREADS) reduce_rows_once(
-    const typename F::Input* __restrict__ x, const typename F::Input* __restrict__ second,
-    typename F::Output* __restrict__ out, F f, int rows, long long length, int shift, int share, int lanes,
-    Divisor splits_of, unsigned long long* flagged) {
+    const typename F::Input* __restrict__ x, typename F::Output* __restrict__ out, F f, int rows, long long length, int shift,
+    int share, int lanes, Divisor splits_of, const typename F::Input* __restrict__ second,
+    unsigned long long* flagged) {
   using T = typename F::Input;
   using Acc = typename F::Acc;
   __shared__ Acc slots[THREADS / 32];

@@ -102,6 +102,15 @@ __device__ __forceinline__ unsigned long long evict_last_policy() { return 0x14f
       "}"                                                                \
       : "=r"(word.x), "=r"(word.y), "=r"(word.z), "=r"(word.w)           \
       : "l"(from), "r"(static_cast<unsigned int>(there)), "l"(POLICY))
+#define LOAD_TWO_WHERE(HOW)                            \
+  asm volatile(                                        \
+      "{\n"                                            \
+      ".reg .pred there;\n"                            \
+      "setp.ne.u32 there, %3, 0;\n"                    \
+      "@there ld.global" HOW ".v2.b32 {%0, %1}, [%2];\n" \
+      "}"                                              \
+      : "=r"(word.x), "=r"(word.y)                     \
+      : "l"(from), "r"(static_cast<unsigned int>(there)))
 #define LOAD_ONE_WHERE(HOW, REGISTER)           \
   asm volatile(                                 \
       "{\n"                                     \
@@ -123,6 +132,14 @@ __device__ __forceinline__ VectorWord<T, N> fetch_where(const T* from, bool ther
       LOAD_WHERE(".cs", "", 0ull);
     } else {
       LOAD_WHERE("", "", 0ull);
+    }
+    return word;
+  }
+  if constexpr (sizeof(word) == 8) {
+    if constexpr (STREAM) {
+      LOAD_TWO_WHERE(".cs");
+    } else {
+      LOAD_TWO_WHERE("");
     }
     return word;
   }
@@ -197,6 +214,7 @@ __device__ __forceinline__ VectorWord<T, N> fetch_either(const T* from, bool who
   return word;
 }
 #undef LOAD_WHERE
+#undef LOAD_TWO_WHERE
 #undef LOAD_ONE_WHERE
 #undef LOAD_EITHER
 #undef LOAD_EITHER_OF

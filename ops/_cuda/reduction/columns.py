@@ -113,7 +113,7 @@ def columns_plan(problem: ReduceProblem, layout: Reduction, device: GpuSize) -> 
     grid, block = (-(-outer // depth), splits), (lanes, down, depth)
     reason = f"columns, {'folded ' * folded}{'whole' if fold.whole else 'unaligned'} vectors"
     arguments = (struct, np.int32(problem.shift))
-    return ReducePlan("reduce_columns_grid", template, grid, block, arguments, reason, "flagged")
+    return ReducePlan("reduce_columns_grid", template, grid, block, arguments, reason, shares=True)
 
 
 def _rows_of_block(rows: int, lanes: int, step: int, in_flight: int) -> int:

@@ -45,10 +45,13 @@ for each of 128 lanes: masked vectors take up to 1.9 times as long from cache an
 8-byte elements, where all fit in the cache: others take 0.75 to 1.1 times as long by vectors."""
 SINGLE_SUMS = ("BY_ROW", "BY_COLUMN")
 """Patterns of which a lane reads all of its elements at once."""
-DIGITS = 6
-"""Maximum number of merged axes, retained or reduced, of `reduce_elements_lanes`."""
+LANE_BITS = 8
+"""Bits for the base-2 logarithm of the lanes, below the results per block, in one argument of the kernel."""
+DIGITS, FEW_DIGITS = 6, 3
+"""Maximum number of merged axes, retained or reduced, of `reduce_elements_lanes`; and of few ones, whose offsets have
+code of their own."""
 DIGITS_STRUCT = np.dtype(
-    [("count", np.int32), ("unused", np.int32), ("stride", np.int64, (DIGITS,)), ("length", DIVISOR, (DIGITS,))]
+    [("count", np.int32), ("unused", np.int32), ("jump", np.int64, (DIGITS,)), ("length", DIVISOR, (DIGITS,))]
 )
 BY_ROW_STRUCT = np.dtype([("length", np.int32), ("unused", np.int32)])
 BY_COLUMN_STRUCT = np.dtype([("length", np.int32), ("columns", DIVISOR)])
@@ -56,8 +59,7 @@ TWO_GROUPS_STRUCT = np.dtype(
     [
         ("length", np.int32),
         ("innermost", np.int32),
-        ("stride_a", np.int64),
-        ("stride_r1", np.int64),
+        *((name, np.int64) for name in ("jump_a", "jump_b", "jump_r1")),
         *((name, DIVISOR) for name in ("b", "r2", "c")),
         ("pad", "V4"),
     ]
@@ -72,7 +74,7 @@ STRUCTS = {
     "Elements<TWO_GROUPS>": TWO_GROUPS_STRUCT,
     "Elements<ANY_AXES>": ANY_AXES_STRUCT,
 }
-"""Structs of `include/reduce_elements.cuh`. innermost: whether the last axis is reduced. Strides are in elements."""
+"""Structs of `include/reduce_elements.cuh`. innermost: whether the last axis is reduced. Jumps are in elements."""
 
 
 def _lane_bits(length: int, most: int, each: int = ELEMENTS_EACH) -> int:
@@ -97,9 +99,11 @@ def _template(pattern: str, each: int, *, streams: bool = False) -> str:
 
 def _elements(problem: ReduceProblem, template: str, struct: Array, bits: int, threads: int, reason: str) -> ReducePlan:
     count, length = problem.axes.count, problem.axes.length
-    numbers = (struct, np.int32(count), np.int32(bits), np.int32(length))
-    grid = (-(-count // (threads >> bits)), 1)
-    return ReducePlan("reduce_elements_lanes", template, grid, (threads,), numbers, reason, "counters")
+    groups = threads >> bits
+    numbers = (struct, *map(np.int32, (count, groups << LANE_BITS | bits, length)))
+    return ReducePlan(
+        "reduce_elements_lanes", template, (-(-count // groups), 1), (threads,), numbers, reason, shares=True
+    )
 
 
 def _usual_template(pattern: str, length: int) -> str:
@@ -157,7 +161,9 @@ def _digits(axes: tuple[tuple[int, int], ...]) -> Array:
         msg = f"axes alternate between retained and reduced {len(axes)} times; at most {DIGITS} are supported"
         raise AxisError(msg)
     lengths, strides = zip(*reversed(axes), *[(1, 0)] * (DIGITS - len(axes)), strict=True)
-    return pack(DIGITS_STRUCT, {"count": max(len(axes), 1), "unused": 0, "length": lengths, "stride": strides})
+    inner = (0, *(length * stride for length, stride in axes[:0:-1]))
+    jumps = [stride - before for stride, before in zip(strides, inner + (0,) * DIGITS, strict=False)]
+    return pack(DIGITS_STRUCT, {"count": max(len(axes), 1), "unused": 0, "length": lengths, "jump": jumps})
 
 
 def any_axes(problem: ReduceProblem, device: GpuSize, reason: str) -> ReducePlan:
@@ -168,16 +174,17 @@ def any_axes(problem: ReduceProblem, device: GpuSize, reason: str) -> ReducePlan
         raise AxisError(msg)
     innermost = axes.reduced[-1] if axes.reduced else True
     bits = _lane_bits(length, 8 if innermost or count < WARP else 3)
-    blocks = -(-count // (THREADS >> bits))
+    groups = THREADS >> bits
+    blocks = -(-count // groups)
     wanted = ELEMENTS_BLOCKS * device.multiprocessors // blocks
     splits = max(1, min(most_splits(count, length), length // (ELEMENTS_EACH << bits), wanted, LARGEST_GRID))
     share = -(-length // splits)
     layout = axes.two_groups()
     struct = _any_struct(axes, innermost=innermost) if layout is None else _two_struct(layout)
-    numbers = (struct, np.int32(count), np.int32(bits), np.int32(share))
+    numbers = (struct, *map(np.int32, (count, groups << LANE_BITS | bits, share)))
     grid = (blocks, -(-length // share))
     template = elements_templates("ANY_AXES" if layout is None else "TWO_GROUPS")[0]
-    return ReducePlan("reduce_elements_lanes", template, grid, (THREADS,), numbers, reason, "counters")
+    return ReducePlan("reduce_elements_lanes", template, grid, (THREADS,), numbers, reason, shares=True)
 
 
 def _any_struct(axes: MergedAxes, *, innermost: bool) -> Array:
@@ -190,6 +197,6 @@ def _two_struct(layout: Reduction) -> Array:
     _, r1, b, r2, c = layout.shape
     if r2 == 1:
         b, r2, r1 = 1, r1, 1
-    strides = {"stride_a": r1 * b * r2 * c, "stride_r1": b * r2 * c}
+    jumps = {"jump_a": (r1 - 1) * b * r2 * c, "jump_b": (r2 - 1) * c, "jump_r1": (b - 1) * r2 * c}
     numbers = {"length": layout.length, "innermost": c == 1, "b": b, "r2": r2, "c": c}
-    return pack(TWO_GROUPS_STRUCT, {**numbers, **strides})
+    return pack(TWO_GROUPS_STRUCT, {**numbers, **jumps})

@@ -54,13 +54,8 @@ class Functor:
 
 
 def workspace_bytes(axes: MergedAxes, accumulator_bytes: int) -> int:
-    """Bytes for arrival counters and partial results, plain or flagged, of any launch over `axes`."""
-    partials = most_partials(axes.count, axes.length)
-    return _counters_bytes(axes) + 2 * accumulator_bytes * partials
-
-
-def _counters_bytes(axes: MergedAxes) -> int:
-    return -(-4 * max(axes.count, 1) // 256) * 256
+    """Bytes for flagged partial results of any launch over `axes`."""
+    return 2 * accumulator_bytes * most_partials(axes.count, axes.length)
 
 
 def expressions(functor: str, width: int, *, only_rows: bool = False, light: bool = True) -> tuple[str, ...]:
@@ -115,9 +110,7 @@ def launch(
     if out.size == 0:
         return lambda: None
     found = planned(functor, axes, x, second, out)
-    counters, partials = workspace, workspace[_counters_bytes(axes) :]
-    scratch = {"": (), "flagged": (workspace,), "counters": (counters, partials)}[found.scratch]
-    return bind_plan(source, found, functor.name, functor.value.view(Argument), (x, second, out), scratch)
+    return bind_plan(source, found, functor.name, functor.value.view(Argument), (x, second, out), workspace)
 
 
 def bind_plan(
@@ -126,18 +119,18 @@ def bind_plan(
     functor: str,
     value: Array,
     arrays: tuple[Any, Any, Any],
-    scratch: tuple[Any, ...],
+    workspace: Any,
     held: Any = None,
 ) -> Bound:
     """A callable that launches a plan for x, a second tensor or None, and the output.
 
-    functor: its C++ name. scratch: the parts of a workspace that the plan wants. held: lives as long as the callable.
+    functor: its C++ name. workspace: zeros, for flagged partials. held: lives as long as the callable.
     """
     announce(found)
     function = source.function(found.expression(functor))
     x, second, out = arrays
-    columns = found.kernel in {"reduce_columns_grid", "reduce_slabs_block"}
-    arguments = (*((x, out) if columns else (x, second, out)), value, *found.numbers, *scratch)
+    takes_second = found.kernel not in {"reduce_columns_grid", "reduce_slabs_block"}
+    arguments = (x, out, value, *found.numbers, *(second,)[:takes_second], *(workspace,)[: found.shares])
 
     def run(_held: Any = held) -> None:
         function(found.grid, found.block, arguments)

@@ -17,7 +17,7 @@ from opgauge.ops._cuda.reduction.columns import (
     columns_plan,
     slabs_plan,
 )
-from opgauge.ops._cuda.reduction.elements import DIGITS, any_axes, few_columns
+from opgauge.ops._cuda.reduction.elements import DIGITS, FEW_DIGITS, LANE_BITS, any_axes, few_columns
 from opgauge.ops._cuda.reduction.problem import (
     GRID_RESIDENT,
     LARGEST,
@@ -31,6 +31,8 @@ from opgauge.ops._cuda.reduction.rows import ONCE_BLOCKS, ONCE_THREADS, rows_pla
 
 CONSTANTS = {
     "DIGITS": DIGITS,
+    "FEW_DIGITS": FEW_DIGITS,
+    "LANE_BITS": LANE_BITS,
     "GRID_RESIDENT": GRID_RESIDENT,
     "COLUMN_THREADS": COLUMN_THREADS,
     "SLAB_THREADS": SLAB_THREADS,

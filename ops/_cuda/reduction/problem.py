@@ -92,9 +92,8 @@ class ReduceProblem:
 class ReducePlan:
     """Launch of a reduction.
 
-    template: template arguments after the functor. numbers: kernel arguments after the functor's value. scratch: the
-    part of the workspace after them: "flagged" (flagged partials), "counters" (arrival counters and partials), or none.
-    reason: why this kernel was chosen.
+    template: template arguments after the functor. numbers: kernel arguments after the functor's value. shares: whether
+    the workspace for flagged partials follows. reason: why this kernel was chosen.
     """
 
     kernel: str
@@ -103,7 +102,7 @@ class ReducePlan:
     block: tuple[int, ...]
     numbers: tuple[Any, ...]
     reason: str
-    scratch: str = ""
+    shares: bool = False
 
     def expression(self, functor: str) -> str:
         """C++ name of the kernel instance."""

@@ -171,7 +171,7 @@ def _once(problem: ReduceProblem, rows: int, length: int, device: GpuSize) -> Re
     template = once_template(problem.width, threads, paired=problem.paired)
     grid = (rows * splits + collecting,)
     return ReducePlan(
-        "reduce_rows_once", template, grid, (threads,), numbers, "few large rows, read in one wave", "flagged"
+        "reduce_rows_once", template, grid, (threads,), numbers, "few large rows, read in one wave", shares=True
     )
 
 
@@ -198,15 +198,15 @@ def _grid(problem: ReduceProblem, rows: int, length: int, device: GpuSize) -> Re
     splits = -(-length // share)
     if splits < 2:
         return None
-    numbers = _grid_numbers(length, problem.shift, share, 1, 1, 1)
+    numbers = _grid_numbers(length, problem.shift, 1, share, 1, 1)
     template = _template(problem, whole=problem.has_whole_rows(length), streams=problem.streams(STREAMED_ROWS))
     reason = "long rows, fewer than resident blocks"
-    return ReducePlan("reduce_rows_grid", template, (rows, splits), (THREADS,), numbers, reason, "flagged")
+    return ReducePlan("reduce_rows_grid", template, (rows, splits), (THREADS,), numbers, reason, shares=True)
 
 
-def _grid_numbers(length: int, shift: int, share: int, *counts: int) -> tuple[Any, ...]:
-    """Kernel arguments; counts: segments, inner rows, segments per split."""
-    return (np.int64(length), np.int32(shift), np.int64(share), *(np.int32(number) for number in counts))
+def _grid_numbers(length: int, shift: int, segments: int, share: int, *counts: int) -> tuple[Any, ...]:
+    """Kernel arguments; counts: inner rows, segments per split."""
+    return (np.int64(length), *map(np.int32, (shift, segments)), np.int64(share), *map(np.int32, counts))
 
 
 def lanes_for(vectors_per_lane: Parameter, vectors: float, most: int = WARP) -> int:
@@ -228,7 +228,7 @@ def segments_plan(problem: ReduceProblem, layout: Reduction, device: GpuSize) ->
     splits = max(1, min(most, 2 * GRID_RESIDENT * device.multiprocessors // rows))
     each = -(-layout.r1 // splits)
     splits = -(-layout.r1 // each)
-    numbers = _grid_numbers(layout.r2, problem.shift, layout.r2, layout.r1, layout.b, each)
+    numbers = _grid_numbers(layout.r2, problem.shift, layout.r1, layout.r2, layout.b, each)
     template = _template(problem, whole=problem.has_whole_rows(layout.r2), streams=problem.streams(STREAMED_ROWS))
     reason = "long segments of each result"
-    return ReducePlan("reduce_rows_grid", template, (rows, splits), (THREADS,), numbers, reason, "flagged")
+    return ReducePlan("reduce_rows_grid", template, (rows, splits), (THREADS,), numbers, reason, shares=True)

@@ -11,7 +11,7 @@ import pytest
 from opgauge.ops import find_kernel
 from opgauge.ops._core.axes import merge_axes
 from opgauge.ops._core.errors import AxisError
-from opgauge.ops._cuda.reduction import launch, plan
+from opgauge.ops._cuda.reduction import elements, launch, plan
 from opgauge.ops._cuda.reduction.columns import COLUMN_THREADS, SPLIT_LANES
 from opgauge.ops._cuda.reduction.problem import (
     GRID_RESIDENT,
@@ -52,10 +52,11 @@ def planned(shape: Shape, axes: Shape, width: int = 4, **more: Any) -> ReducePla
 
 def check_elements(asked: ReduceProblem, found: ReducePlan) -> None:
     """Groups of lanes cover all results, splits all elements; without splits, a lane has all loads in flight."""
-    struct, count, bits, share = found.numbers
-    threads, lanes = found.block[0], 1 << int(bits)
-    assert threads % lanes == 0
-    assert found.grid[0] * (threads // lanes) >= count == asked.axes.count
+    struct, count, groups_and_bits, share = found.numbers
+    groups, bits = divmod(int(groups_and_bits), 1 << elements.LANE_BITS)
+    threads, lanes = found.block[0], 1 << bits
+    assert threads == groups * lanes
+    assert found.grid[0] * groups >= count == asked.axes.count
     assert share * found.grid[1] >= asked.axes.length == struct["length"]
     if found.template.startswith(("BY_ROW", "BY_COLUMN")):
         assert lanes * int(found.template.split(", ")[1]) >= asked.axes.length
@@ -100,7 +101,7 @@ def check_rows(asked: ReduceProblem, found: ReducePlan) -> None:
         assert found.block[0] % WARP == 0
         assert found.grid == (rows,)
     elif found.kernel == "reduce_rows_grid":
-        segment, _, share, segments, _, each = (int(number) for number in found.numbers)
+        segment, _, segments, share, _, each = (int(number) for number in found.numbers)
         assert segment * segments == length
         assert found.grid[1] * (each * segment if segments > 1 else share) >= length
         assert found.grid[1] == 1 or found.grid[0] < GRID_RESIDENT * DEVICE.multiprocessors
