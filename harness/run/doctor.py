@@ -16,7 +16,7 @@ from typing import Any
 import psutil
 
 from opgauge.harness.project.revision import ownership_note
-from opgauge.harness.settings import visible_gpu
+from opgauge.harness.run.environment import nvml_handle
 from opgauge.ops import Device
 
 CPU_FOLDER = Path("sys/devices/system/cpu")
@@ -133,8 +133,7 @@ def _gpu(index: int) -> Iterator[HostFinding]:
         yield HostFinding("GPU", "no driver", False, f"{error}")
         return
     try:
-        name = visible_gpu(index)
-        handle = nvml.nvmlDeviceGetHandleByIndex(int(name)) if name.isdigit() else nvml.nvmlDeviceGetHandleByUUID(name)
+        handle = nvml_handle(nvml, index)
         for read in (_clocks, _modes, _others, _throttling):
             try:
                 yield from read(nvml, handle)

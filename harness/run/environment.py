@@ -188,6 +188,12 @@ def _gpu(index: int) -> tuple[dict[str, str], dict[str, str]]:
     return hard, {key: value for key, value in facts.items() if key not in ("model", "mig")}
 
 
+def nvml_handle(nvml: Any, index: int) -> Any:
+    """Handle of the GPU that CUDA numbers `index`, in NVIDIA's initialized management library."""
+    name = visible_gpu(index)
+    return nvml.nvmlDeviceGetHandleByIndex(int(name)) if name.isdigit() else nvml.nvmlDeviceGetHandleByUUID(name)
+
+
 def _ask_nvml(index: int) -> dict[str, str]:
     """Facts from NVIDIA's management library; empty if it or its package is missing."""
     try:
@@ -199,8 +205,7 @@ def _ask_nvml(index: int) -> dict[str, str]:
     except nvml.NVMLError:
         return {}
     try:
-        name = visible_gpu(index)
-        handle = nvml.nvmlDeviceGetHandleByIndex(int(name)) if name.isdigit() else nvml.nvmlDeviceGetHandleByUUID(name)
+        handle = nvml_handle(nvml, index)
         facts = {
             "model": _text(nvml.nvmlDeviceGetName(handle)),
             "driver": _text(nvml.nvmlSystemGetDriverVersion()),

@@ -23,8 +23,6 @@ PIXELS = {1: 8, 4: 4}
 """Results of a thread along an axis, by its channels per pixel."""
 MOST_PRODUCTS, MOST_PRODUCTS_16_BIT = 64, 32
 """Multiply-adds per tap and pixel of a group, including zeros of a stride, up to which tensor cores are slower."""
-FEW_CHANNELS, MOST_FEW = 4, 512
-"""Channels of dx per group that leave the rows of a product empty, and those multiply-adds then: 1x1, not 16 bits."""
 RESERVED_BYTES, SM_BYTES, SM_THREADS = 1024, 227 * 1024, 768
 """Shared memory that the driver reserves per block and that a multiprocessor has; its resident threads."""
 FEWEST_FILL_LANES, HIDING_WARPS = 8, 16
@@ -322,11 +320,8 @@ def select(found: ConvGeometry, dtype: str, shared: int, processors: int) -> Dir
 def pays(found: ConvGeometry, dtype: str) -> bool:
     """Whether groups are so small that tensor cores would be mostly idle."""
     upsampled = prod(map(min, found.strides, found.size))
-    channels, itemsize = found.channels // found.groups, dtype_info(dtype).itemsize
-    products = channels * (found.out_channels // found.groups) * upsampled
-    if channels <= FEW_CHANNELS and found.is_pointwise and itemsize > 2:
-        return products <= MOST_FEW
-    return products <= (MOST_PRODUCTS_16_BIT if itemsize == 2 else MOST_PRODUCTS)
+    products = found.channels // found.groups * (found.out_channels // found.groups) * upsampled
+    return products <= (MOST_PRODUCTS_16_BIT if dtype_info(dtype).itemsize == 2 else MOST_PRODUCTS)
 
 
 def direct_config(found: ConvGeometry, dtype: str, gpu: Gpu) -> DirectConfig | None:

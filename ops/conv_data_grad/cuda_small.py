@@ -29,6 +29,14 @@ _FEW_POINTWISE_US, _FEW_16_BIT_US, _FEW_US = 6.0, 8.0, 12.0
 bits, and in wider types."""
 
 
+FEW_CHANNELS, MANY_OUTS = 4, 32
+"""Channels of dx per group for which a 1x1 product in float32, whose rows would be mostly empty, takes 1.4 to 3.5 times
+as long as one launch on an H200 (in 16 bits 0.8 to 1.3 times; six channels: 1.0 from memory, 1.3 from cache); and
+channels of dy from which `direct` without groups takes 1.0 to 13 times as long, as its estimate is low for one tap."""
+LARGEST = 2**31 - 1
+"""Maximum number of elements of dx."""
+
+
 class SmallConfig(NamedTuple):
     """Launch of `multiply`: `lanes` threads share an element of dx. duration: estimate in microseconds."""
 
@@ -77,12 +85,17 @@ def small_config(found: ConvGeometry, gpu: Gpu) -> SmallConfig:
 
 def replaces_direct(small: SmallConfig, direct: DirectConfig, gpu: Gpu) -> bool:
     """Whether `multiply` is faster than `direct`, whose blocks have more to prepare."""
+    found = small.found
+    if found.is_pointwise and found.groups == 1 and found.channels <= FEW_CHANNELS and found.out_channels >= MANY_OUTS:
+        return elements(found) <= LARGEST
     return small.duration <= _DIRECT_START + _DIRECT_CYCLE * direct.duration(gpu.multiprocessors)
 
 
 def replaces_product(small: SmallConfig, dtype: str) -> bool:
     """Whether `multiply` is faster than tensor cores, or than columns and a product in float64."""
-    itemsize = dtype_info(dtype).itemsize
-    if small.found.is_pointwise and itemsize <= 4:
+    found, itemsize = small.found, dtype_info(dtype).itemsize
+    if found.is_pointwise and dtype == "float32" and found.channels // found.groups <= FEW_CHANNELS:
+        return elements(found) <= LARGEST
+    if found.is_pointwise and itemsize <= 4:
         return small.duration <= _FEW_POINTWISE_US
     return small.duration <= (_FEW_16_BIT_US if itemsize == 2 else _FEW_US)

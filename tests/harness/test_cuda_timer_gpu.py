@@ -9,6 +9,7 @@ import pytest
 
 from opgauge.harness.measure import Limits
 from opgauge.harness.measure.cuda import PLACE_BYTES, CudaTimer
+from opgauge.harness.run.environment import nvml_handle
 from opgauge.ops import available
 
 
@@ -118,7 +119,7 @@ def test_the_clock_of_samples_is_the_drivers(timer: CudaTimer) -> None:
 
     nvml: Any = pytest.importorskip("pynvml", reason="no management library here")
     nvml.nvmlInit()
-    handle = nvml.nvmlDeviceGetHandleByUUID(str(uuid(cupy)))
+    handle = nvml_handle(nvml, 0)
     read: list[int] = []
     done = threading.Event()
 

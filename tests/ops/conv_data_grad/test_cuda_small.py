@@ -148,6 +148,25 @@ def test_few_elements_with_many_channels_are_shared() -> None:
 
 
 @pytest.mark.parametrize(
+    ("x", "outs", "dtype", "is_small"),
+    [
+        ((32, 1, 28, 28), 64, "float32", True),
+        ((32, 2, 28, 28), 64, "float32", True),
+        ((64, 4, 56, 56), 512, "float32", True),
+        ((64, 1, 56, 56), 64, "float32", True),
+        ((64, 1, 56, 56), 32, "float16", True),
+        ((64, 2, 56, 56), 256, "float16", False),
+        ((64, 8, 56, 56), 256, "float32", False),
+        ((1 << 14, 2, 256, 256), 64, "float32", False),
+    ],
+)
+def test_few_channels_of_one_tap_take_one_launch(x: tuple[int, ...], outs: int, dtype: str, *, is_small: bool) -> None:
+    """In float32 the rows of a product would be empty; 2^31 elements are beyond the launch."""
+    found = geometry(x, (outs, x[1], 1, 1), ConvDataGradParams())
+    assert isinstance(cuda.plan(found, dtype, H100), cuda_small.SmallConfig) == is_small
+
+
+@pytest.mark.parametrize(
     ("x", "filter", "groups", "kernel"),
     [
         ((8, 256, 1, 1), (512, 1, 7, 7), 256, "multiply"),
