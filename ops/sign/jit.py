@@ -18,10 +18,9 @@ uintp = np.uintp
 def _sign(x: Any, zero: Any, one: Any) -> Any:
     """Sign of a stored element. The constants have the type that x widens to, so that nothing is converted."""
     number = widen(x)
-    if number > zero:
-        return narrow(one, x)
-    # neither positive nor negative: NaN stays NaN, and a negative zero becomes zero
-    return narrow(zero - one if number < zero else number + zero, x)
+    value = number + zero  # NaN stays NaN, and a negative zero becomes zero
+    value = one if number > zero else value
+    return narrow(zero - one if number < zero else value, x)
 
 
 @njit(**INNER)
