@@ -69,7 +69,7 @@ def lerp_grad(*, x: Any, y: Any, dout: Any, weight: Any, need_x: bool, need_y: b
         return partial(function.on(threads), flat, dx, dy, wide.type(weight), wide.type(1 - weight), threads)
     if share.size == flat.size and not any(summed):
         return partial(jit.grad_by_weights.on(threads), flat, share, dx, dy, threads)
-    from opgauge.ops.lerp.jit_sums import SHORT_SCALED, Factor, scale_lines, scale_short_lines
+    from opgauge.ops.lerp.jit_sums import SHORT_16_BIT, SHORT_SCALED, Factor, scale_lines, scale_short_lines
 
     zero = wide.type(0)
     if number:
@@ -79,7 +79,7 @@ def lerp_grad(*, x: Any, y: Any, dout: Any, weight: Any, need_x: bool, need_y: b
     shape = () if number else weight.shape
     if not any(summed):
         outer, _, line, _ = _layout(dout.shape, dout.shape, shape)
-        if line.length <= SHORT_SCALED:
+        if line.length <= (SHORT_16_BIT if dout.itemsize == 2 else SHORT_SCALED):
             return partial(scale_short_lines.on(threads), flat, share, dx, dy, *factors, outer, line, threads)
         return partial(scale_lines.on(threads), flat, share, dx, dy, *factors, outer, line)
     steps: list[Bound] = []
