@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from opgauge.ops._core.dtype import dtype_info
 from opgauge.ops._cuda.source import Gpu
-from opgauge.ops.conv_data_grad.cuda_direct import DirectConfig
+from opgauge.ops.conv_data_grad.cuda_direct import LARGEST_INDEX, DirectConfig
 from opgauge.ops.conv_data_grad.op import ConvGeometry
 
 THREADS = 256
@@ -27,14 +27,10 @@ _DIRECT_START, _DIRECT_CYCLE = 3.7, 1.2 / 1700
 _FEW_POINTWISE_US, _FEW_16_BIT_US, _FEW_US = 6.0, 8.0, 12.0
 """Estimated microseconds up to which one launch is faster: than a single product, than repacking and a product in 16
 bits, and in wider types."""
-
-
 FEW_CHANNELS, MANY_OUTS = 4, 32
 """Channels of dx per group for which a 1x1 product in float32, whose rows would be mostly empty, takes 1.4 to 3.5 times
 as long as one launch on an H200 (in 16 bits 0.8 to 1.3 times; six channels: 1.0 from memory, 1.3 from cache); and
 channels of dy from which `direct` without groups takes 1.0 to 13 times as long, as its estimate is low for one tap."""
-LARGEST = 2**31 - 1
-"""Maximum number of elements of dx."""
 
 
 class SmallConfig(NamedTuple):
@@ -83,19 +79,24 @@ def small_config(found: ConvGeometry, gpu: Gpu) -> SmallConfig:
     return SmallConfig(found, lanes, duration(lanes))
 
 
+def _has_few_channels(found: ConvGeometry) -> bool:
+    """Whether a product of one tap would have few rows."""
+    return found.is_pointwise and found.channels // found.groups <= FEW_CHANNELS
+
+
 def replaces_direct(small: SmallConfig, direct: DirectConfig, gpu: Gpu) -> bool:
     """Whether `multiply` is faster than `direct`, whose blocks have more to prepare."""
     found = small.found
-    if found.is_pointwise and found.groups == 1 and found.channels <= FEW_CHANNELS and found.out_channels >= MANY_OUTS:
-        return elements(found) <= LARGEST
+    if _has_few_channels(found) and found.groups == 1 and found.out_channels >= MANY_OUTS:
+        return elements(found) <= LARGEST_INDEX
     return small.duration <= _DIRECT_START + _DIRECT_CYCLE * direct.duration(gpu.multiprocessors)
 
 
 def replaces_product(small: SmallConfig, dtype: str) -> bool:
     """Whether `multiply` is faster than tensor cores, or than columns and a product in float64."""
     found, itemsize = small.found, dtype_info(dtype).itemsize
-    if found.is_pointwise and dtype == "float32" and found.channels // found.groups <= FEW_CHANNELS:
-        return elements(found) <= LARGEST
+    if _has_few_channels(found) and dtype == "float32":
+        return elements(found) <= LARGEST_INDEX
     if found.is_pointwise and itemsize <= 4:
         return small.duration <= _FEW_POINTWISE_US
     return small.duration <= (_FEW_16_BIT_US if itemsize == 2 else _FEW_US)

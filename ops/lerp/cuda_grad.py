@@ -241,9 +241,8 @@ def _fused(dout: Any, summed: Any, other: Any, shape: Shape, factors: tuple[Any,
     scaled = {"factor": factors[0], "other_factor": factors[1], "other": address(other), "size": dout.size}
     value = pack(SUMMED_GRADS[wide.name], scaled)
     name = f"SummedGrad<{CTYPES[dout.dtype.name]}>"
-    return bind_plan(
-        SOURCE, plan, name, value, (dout, None, summed), workspace, other
-    )  # value has other's address alone
+    held = other  # value has its address alone
+    return bind_plan(SOURCE, plan, name, value, (dout, None, summed), workspace, held)
 
 
 def _rows(

@@ -169,7 +169,8 @@ __global__ void __launch_bounds__(REDUCE_THREADS) reduce_elements_lanes(
   } else {
     take(Most<1>(), lane, elements.length);
   }
-  const int merged = blockIdx.x * groups + (threadIdx.x >> bits), leader = merged < results && (threadIdx.x & (lanes - 1)) == 0;
+  const int merged = blockIdx.x * groups + (threadIdx.x >> bits);  // the result in whose lanes merge_results leaves its sum
+  const bool leader = merged < results && (threadIdx.x & (lanes - 1)) == 0;
   typename F::Output* const to = early(out + merged);
   mine = merge_results(f, f.merge(mine, apart), bits, groups, beside);
   const int splits = gridDim.y;

@@ -102,14 +102,14 @@ __device__ __forceinline__ unsigned long long evict_last_policy() { return 0x14f
       "}"                                                                \
       : "=r"(word.x), "=r"(word.y), "=r"(word.z), "=r"(word.w)           \
       : "l"(from), "r"(static_cast<unsigned int>(there)), "l"(POLICY))
-#define LOAD_TWO_WHERE(HOW)                            \
-  asm volatile(                                        \
-      "{\n"                                            \
-      ".reg .pred there;\n"                            \
-      "setp.ne.u32 there, %3, 0;\n"                    \
-      "@there ld.global" HOW ".v2.b32 {%0, %1}, [%2];\n" \
-      "}"                                              \
-      : "=r"(word.x), "=r"(word.y)                     \
+#define LOAD_TWO_WHERE(HOW)                               \
+  asm volatile(                                           \
+      "{\n"                                               \
+      ".reg .pred there;\n"                               \
+      "setp.ne.u32 there, %3, 0;\n"                       \
+      "@there ld.global" HOW ".v2.b32 {%0, %1}, [%2];\n"  \
+      "}"                                                 \
+      : "=r"(word.x), "=r"(word.y)                        \
       : "l"(from), "r"(static_cast<unsigned int>(there)))
 #define LOAD_ONE_WHERE(HOW, REGISTER)           \
   asm volatile(                                 \

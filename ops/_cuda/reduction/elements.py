@@ -97,13 +97,14 @@ def _template(pattern: str, each: int, *, streams: bool = False) -> str:
     return f"{pattern}, {each}, {flag(streams)}"
 
 
-def _elements(problem: ReduceProblem, template: str, struct: Array, bits: int, threads: int, reason: str) -> ReducePlan:
-    count, length = problem.axes.count, problem.axes.length
-    groups = threads >> bits
-    numbers = (struct, *map(np.int32, (count, groups << LANE_BITS | bits, length)))
-    return ReducePlan(
-        "reduce_elements_lanes", template, (-(-count // groups), 1), (threads,), numbers, reason, shares=True
-    )
+def _elements(
+    problem: ReduceProblem, template: str, struct: Array, bits: int, threads: int, reason: str, share: int = 0
+) -> ReducePlan:
+    """2^bits of a block's threads for a result, or for each `share` elements of it."""
+    count, length, groups = problem.axes.count, problem.axes.length, threads >> bits
+    numbers = (struct, *map(np.int32, (count, groups << LANE_BITS | bits, share or length)))
+    grid = (-(-count // groups), -(-length // share) if share else 1)
+    return ReducePlan("reduce_elements_lanes", template, grid, (threads,), numbers, reason, shares=True)
 
 
 def _usual_template(pattern: str, length: int) -> str:
@@ -174,17 +175,13 @@ def any_axes(problem: ReduceProblem, device: GpuSize, reason: str) -> ReducePlan
         raise AxisError(msg)
     innermost = axes.reduced[-1] if axes.reduced else True
     bits = _lane_bits(length, 8 if innermost or count < WARP else 3)
-    groups = THREADS >> bits
-    blocks = -(-count // groups)
+    blocks = -(-count // (THREADS >> bits))
     wanted = ELEMENTS_BLOCKS * device.multiprocessors // blocks
     splits = max(1, min(most_splits(count, length), length // (ELEMENTS_EACH << bits), wanted, LARGEST_GRID))
-    share = -(-length // splits)
     layout = axes.two_groups()
     struct = _any_struct(axes, innermost=innermost) if layout is None else _two_struct(layout)
-    numbers = (struct, *map(np.int32, (count, groups << LANE_BITS | bits, share)))
-    grid = (blocks, -(-length // share))
     template = elements_templates("ANY_AXES" if layout is None else "TWO_GROUPS")[0]
-    return ReducePlan("reduce_elements_lanes", template, grid, (THREADS,), numbers, reason, shares=True)
+    return _elements(problem, template, struct, bits, THREADS, reason, -(-length // splits))
 
 
 def _any_struct(axes: MergedAxes, *, innermost: bool) -> Array:

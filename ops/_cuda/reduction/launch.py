@@ -129,8 +129,11 @@ def bind_plan(
     announce(found)
     function = source.function(found.expression(functor))
     x, second, out = arrays
-    takes_second = found.kernel not in {"reduce_columns_grid", "reduce_slabs_block"}
-    arguments = (x, out, value, *found.numbers, *(second,)[:takes_second], *(workspace,)[: found.shares])
+    arguments = (x, out, value, *found.numbers)
+    if found.kernel not in {"reduce_columns_grid", "reduce_slabs_block"}:
+        arguments += (second,)
+    if found.shares:
+        arguments += (workspace,)
 
     def run(_held: Any = held) -> None:
         function(found.grid, found.block, arguments)

@@ -251,27 +251,20 @@ def test_axes_in_the_middle_are_summed_along_columns(
     ],
 )
 def test_partial_sums_have_room(monkeypatch: pytest.MonkeyPatch, x: tuple[int, ...], y: tuple[int, ...]) -> None:
-    """Flagged ones are apart from those that are left as they are, which counters do not overlap."""
+    """Flagged ones have the start of the workspace, and are apart from those that are left as they are."""
     op = find_op("lerp_grad")
     params = op.params(weight=0.5)
     shapes = op.infer({"x": x, "y": y}, "float32", params)
     workspace = np.zeros(cuda_grad._workspace(shapes, params), np.uint8)
+    full = np.broadcast_shapes(x, y)
+    room = cuda_grad._flagged_bytes(shapes.outputs, full)
     gradients = {"dx": Buffer(*x), "dy": Buffer(*y)}
-    summed = [one for one in gradients.values() if one.size < np.prod(np.broadcast_shapes(x, y))]
-    flagged, plain = 0, workspace.nbytes
+    summed = [one for one in gradients.values() if one.size < np.prod(full)]
     for gradient, launch in zip(summed, launches(monkeypatch, gradients, workspace=workspace), strict=True):
-        if launch.name.startswith(("grad_rows", "reduce_")):
-            assert launch.arguments[-1] is workspace
-            splits = int(launch.arguments[-4]) if launch.name.startswith("grad_rows") else launch.grid[1]
-            flagged = 8 * splits * gradient.size
-            continue
-        counters, partials = launch.arguments[-2:]
-        plain = min(plain, workspace.nbytes - counters.nbytes)
-        if launch.grid[1] > 1:
-            assert counters.nbytes - partials.nbytes >= 4 * launch.grid[0]
-            assert partials.nbytes >= 4 * launch.grid[1] * gradient.size
-    assert flagged <= plain
-    assert flagged > 0 or plain < workspace.nbytes
+        assert launch.name.startswith(("grad_rows", "reduce_columns", "reduce_elements"))
+        assert launch.arguments[-1] is workspace
+        splits = int(launch.arguments[-4]) if launch.name.startswith("grad_rows") else launch.grid[1]
+        assert 0 < 8 * splits * gradient.size <= room <= workspace.nbytes
 
 
 def test_one_minus_a_weight_is_rounded_once(monkeypatch: pytest.MonkeyPatch) -> None:
