@@ -10,9 +10,9 @@ import re
 
 import pytest
 
+from opgauge.ops._cuda import fill
 from opgauge.ops._cuda.source import CudaSource
 from opgauge.ops.add_n import cuda as add_n
-from opgauge.ops.fill_any_like import cuda as fill_any_like
 from opgauge.ops.flatten import cuda as flatten
 from opgauge.ops.lerp import cuda as lerp
 from opgauge.ops.normalization import passes
@@ -24,7 +24,7 @@ ENDS = {"add_n": 1, "copy": 1, "fill": 1, "grad_flat": 2, "lerp_flat": 1, "scale
 """Narrow stores of what lies before and behind whole vectors."""
 KERNELS = [
     (add_n.SOURCE, "add_n"),
-    (fill_any_like.SOURCE, "fill"),
+    (fill.SOURCE, "fill"),
     (flatten.SOURCE, "copy"),
     (lerp.SOURCE, "lerp_flat"),
     (lerp.SOURCE, "lerp_rows"),

@@ -12,6 +12,7 @@ from opgauge.ops._core.dtype import FLOATS, dtype_info
 from opgauge.ops._core.kernel import Bound
 from opgauge.ops._core.op import Shapes
 from opgauge.ops._core.registry import kernel
+from opgauge.ops._cuda.fill import bind_fill
 from opgauge.ops._cuda.gemm.launch import multiply
 from opgauge.ops._cuda.gemm.problem import EXACT, SPLITS, GemmProblem, Matrix
 from opgauge.ops._cuda.gemm.select import supported, workspace_bytes
@@ -187,7 +188,7 @@ def unfold_then(multiply: Multiply) -> Callable[..., Bound]:
         """Sample all images, then multiply: two launches."""
         found = geometry(x.shape, filter.shape, DeformableConvParams(**options))
         if x.size == 0 or filter.size == 0:
-            return lambda: out["out"].fill(0)
+            return bind_fill(out["out"], 0)
         columns = workspace[: found.samples * x.dtype.itemsize].view(x.dtype)
         rest = workspace[-(-columns.nbytes // ALIGNMENT) * ALIGNMENT :]
         first = unfold(found, x, offset, mask, columns)
@@ -237,7 +238,7 @@ def per_image(
     """Image by image, like upstream at the time of the design document: a launch and a product for each."""
     found = geometry(x.shape, filter.shape, DeformableConvParams(**options))
     if x.size == 0 or filter.size == 0:
-        return lambda: out["out"].fill(0)
+        return bind_fill(out["out"], 0)
     columns = workspace.view(x.dtype)
     steps = []
     for image in range(found.batch):

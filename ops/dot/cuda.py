@@ -11,6 +11,7 @@ from opgauge.ops._core.dtype import FLOATS, dtype_info
 from opgauge.ops._core.kernel import Bound
 from opgauge.ops._core.op import Params, Shapes
 from opgauge.ops._core.registry import kernel
+from opgauge.ops._cuda.fill import bind_fill
 from opgauge.ops._cuda.reduction.launch import Functor, expressions, launch, workspace_bytes
 from opgauge.ops._cuda.reduction.plan import CONSTANTS, STRUCTS
 from opgauge.ops._cuda.source import CudaSource
@@ -49,7 +50,7 @@ def dot(*, x: Any, y: Any, out: dict[str, Any], workspace: Any) -> Bound:
     """Products summed in float32 for 16-bit floats, in the dtype itself otherwise."""
     result = out["out"]
     if x.size == 0:
-        return lambda: result.fill(0)
+        return bind_fill(result, 0)
     dtype = x.dtype.name
     accumulator = dtype_info(dtype_info(dtype).accumulate).itemsize
     nothing = np.zeros((), [("unused", np.uint32)])

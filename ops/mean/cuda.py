@@ -11,6 +11,7 @@ from opgauge.ops._core.dtype import FLOATS, dtype_info
 from opgauge.ops._core.kernel import Bound
 from opgauge.ops._core.op import Params, Shapes
 from opgauge.ops._core.registry import kernel
+from opgauge.ops._cuda.fill import bind_fill
 from opgauge.ops._cuda.reduction.launch import Functor, expressions, launch, workspace_bytes
 from opgauge.ops._cuda.reduction.plan import CONSTANTS, STRUCTS
 from opgauge.ops._cuda.source import CudaSource
@@ -41,7 +42,7 @@ def mean(*, x: Any, axis: Axis, keepdim: bool, out: dict[str, Any], workspace: A
     del keepdim
     result = out["out"]
     if x.size == 0:
-        return lambda: result.fill(float("nan"))
+        return bind_fill(result, np.nan)
     axes = _axes(x.shape, axis)
     wide = dtype_info(dtype_info(x.dtype.name).accumulate).numpy
     name, width = NAMES[x.dtype.name]

@@ -11,6 +11,7 @@ from opgauge.ops._core.dtype import FLOATS, dtype_info
 from opgauge.ops._core.kernel import Bound
 from opgauge.ops._core.op import Params, Shapes
 from opgauge.ops._core.registry import kernel
+from opgauge.ops._cuda.fill import bind_fill
 from opgauge.ops._cuda.reduction.launch import (
     Functor,
     launch,
@@ -42,7 +43,7 @@ def p_norm(*, x: Any, porder: float | str, axis: Axis, keepdim: bool, out: dict[
     del keepdim
     y = out["y"]
     if x.size == 0:
-        return lambda: y.fill(0)
+        return bind_fill(y, 0)
     p, dtype = order_of(porder), x.dtype.name
     wide = dtype_info(dtype_info(dtype).accumulate).numpy
     mode = MODES.get(p, "POWER")

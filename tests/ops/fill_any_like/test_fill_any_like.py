@@ -10,8 +10,8 @@ import pytest
 from opgauge.ops import ParameterError, dtype_info, find_kernel, find_op
 from opgauge.ops._core.tuning import override
 from opgauge.ops._cpu import streaming, threads
+from opgauge.ops._cuda.fill import LARGE_BYTES
 from opgauge.ops.fill_any_like import cpu
-from opgauge.ops.fill_any_like.cuda import LARGE_BYTES
 from tests.ops.attempts import case_of, complaint, inputs_of, ours
 
 

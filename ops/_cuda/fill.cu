@@ -1,4 +1,4 @@
-// fill_any_like by element width: out is filled with one 16-byte pattern, unaligned ends element by element.
+// Fills by element width: out is filled with one 16-byte pattern, unaligned ends element by element.
 #include "flat.cuh"
 
 // fill: a vector per thread, and an element per thread before and after the vectors.
