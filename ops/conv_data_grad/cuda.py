@@ -5,6 +5,7 @@ Columns and a fold are used if the tensor cores lack the dtype, or a tap reaches
 
 from __future__ import annotations
 
+from dataclasses import replace
 from math import gcd, prod
 from typing import Any, NamedTuple
 
@@ -13,12 +14,13 @@ import numpy as np
 from opgauge.ops._core.backend import namespace
 from opgauge.ops._core.dtype import FLOATS, dtype_info
 from opgauge.ops._core.kernel import Bound
-from opgauge.ops._core.op import Shapes
+from opgauge.ops._core.op import Shape, Shapes
 from opgauge.ops._core.plans import announce
 from opgauge.ops._core.registry import kernel
 from opgauge.ops._cuda.blas import multiply_stacks
+from opgauge.ops._cuda.fill import bind_fill
 from opgauge.ops._cuda.gemm.launch import multiply
-from opgauge.ops._cuda.gemm.problem import TRANSPOSE, GemmProblem, Matrix
+from opgauge.ops._cuda.gemm.problem import SPLITS, TRANSPOSE, GemmProblem, Matrix
 from opgauge.ops._cuda.gemm.select import supported, workspace_bytes
 from opgauge.ops._cuda.source import CudaSource, Gpu, current_gpu, multiprocessors
 from opgauge.ops._cuda.struct import DIVISOR, divisor, pack
@@ -30,6 +32,10 @@ from opgauge.ops.conv_data_grad.op import ConvDataGradParams, ConvGeometry, geom
 
 AXES = 3
 """Number of spatial axes."""
+IDLE, FEWEST_SPLITS, MOST_PARTIAL_BYTES = 4, 3, 4 << 20
+LONG = {"float32": 512, "float16": 1536, "bfloat16": 1536}
+"""A product whose tiles occupy at most a fourth of the device, of at least this depth, is divided among blocks, if
+partial sums of at least three fit these bytes: on an H200 1.2 to 4.5 times as fast."""
 _FOLD_BLOCKS = 16
 """Maximum blocks per multiprocessor that fold columns into dx: more shorten the last wave, each has a cost."""
 _AXES = np.dtype(
@@ -90,7 +96,7 @@ def plan(found: ConvGeometry, dtype: str, gpu: Gpu, *, added: bool = False) -> C
         return small
     own = supported(dtype, gpu)
     if own and found.is_pointwise:
-        return _product(found, dtype, dtype, added=added)
+        return _split(_product(found, dtype, dtype, added=added), gpu)
     layout = gather_layout(found, dtype, gpu)
     if layout is not None:
         return layout
@@ -100,9 +106,15 @@ def plan(found: ConvGeometry, dtype: str, gpu: Gpu, *, added: bool = False) -> C
     return ColumnsConfig(_product(found, dtype, wide) if own else None, columns * dtype_info(wide).itemsize, reason)
 
 
+def _geometry(x: Shape, weight: Shape, params: ConvDataGradParams) -> ConvGeometry:
+    """The convolution; of one pixel and one tap, for which both layouts are the same, as channels last: whole rows."""
+    found = geometry(x, weight, params)
+    return replace(found, channels_last=True) if found.is_pointwise and prod(found.size) == 1 else found
+
+
 def _workspace(shapes: Shapes, params: ConvDataGradParams) -> int:
     """Bytes of: none for one launch; dy transposed for a product; dy and the filter repacked; else the columns."""
-    found, gpu = geometry(shapes.inputs["x_like"].shape, shapes.inputs["filter"].shape, params), current_gpu()
+    found, gpu = _geometry(shapes.inputs["x_like"].shape, shapes.inputs["filter"].shape, params), current_gpu()
     config = plan(found, shapes.outputs["dx"].dtype, gpu)
     return workspace_bytes(config, gpu) if isinstance(config, GemmProblem) else config.workspace_bytes
 
@@ -119,7 +131,7 @@ def conv_data_grad(
     **options: Any,
 ) -> Bound:
     """Few products: one launch. 1x1 with stride 1: one product with a fused addend. Else taps gather dy, or columns."""
-    found = geometry(x_like.shape, filter.shape, ConvDataGradParams(**options))
+    found = _geometry(x_like.shape, filter.shape, ConvDataGradParams(**options))
     dx = out["dx"]
     if min(dx.size, dy.size) == 0:
         return _copy(dx, add_to_output)
@@ -139,7 +151,7 @@ def conv_data_grad(
 
 def _copy(dx: Any, addend: Any) -> Bound:
     if addend is None:
-        return lambda: dx.fill(0)
+        return bind_fill(dx, 0)
     return lambda: namespace(dx).copyto(dx, addend)
 
 
@@ -157,6 +169,15 @@ def _product(found: ConvGeometry, dtype: str, result: str, *, added: bool = Fals
     return GemmProblem(
         dtype, result, (each, found.batch * pixels, outs), weight, dy, d, groups, added, workspace=workspace
     )
+
+
+def _split(problem: GemmProblem, gpu: Gpu) -> GemmProblem:
+    """The problem, with its depth divided among blocks where tiles are few and the depth is long."""
+    elements = problem.groups * problem.size[0] * problem.size[1]
+    most = min(problem.most_splits, MOST_PARTIAL_BYTES // (4 * elements))
+    if problem.tiles > gpu.multiprocessors // IDLE or problem.size[2] < LONG[problem.dtype] or most < FEWEST_SPLITS:
+        return problem
+    return replace(problem, workspace=SPLITS, most_splits=most)
 
 
 def _factors(found: ConvGeometry, dy: Any, weight: Any) -> tuple[Any, Any]:

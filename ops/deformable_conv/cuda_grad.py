@@ -166,7 +166,7 @@ def _filter_grad(found: SamplingGeometry, columns: Any, out_grad: Any, to: Any, 
 
 def _add_splits(sums: Any, to: Any, splits: int) -> Bound:
     function = SOURCE.function(f"add_splits<{ctype(to)}>")
-    grid, arguments = (-(-to.size // THREADS),), (sums, to, np.int64(to.size), np.int32(splits))
+    grid, arguments = (-(-to.size // THREADS),), (sums, None, to, np.int64(to.size), np.int32(splits))
     return lambda: function(grid, (THREADS,), arguments)
 
 

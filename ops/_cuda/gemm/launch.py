@@ -47,7 +47,11 @@ def _gemm_expressions() -> tuple[str, ...]:
         for result in sorted({dtype, "float32"})
         for widths in access_widths(dtype, result, k_major)
     ]
-    found += [expression("gemm", *single, *k_major, *SMALL_WIDTHS, EXACT, SMALL_TILE) for k_major in factors]
+    found += [
+        expression("gemm", dtype, dtype, *k_major, *widths, EXACT, SMALL_TILE)
+        for dtype, widths in SMALL_WIDTHS.items()
+        for k_major in factors
+    ]
     widths_k_major = access_widths(*single, factors[1])
     return (*found, *(expression("gemm", *single, *factors[1], *widths, TF32, TILE) for widths in widths_k_major))
 
@@ -168,7 +172,7 @@ def launch(config: GemmConfig, problem: GemmProblem, a: Any, b: Any, d: Any, add
     arrays = {"a": a, "b": b, "addend": addend, "target": d}
     source, struct, limit, carveout = TEMPLATES[config.template]
     if config.splits > 1:
-        arrays["target"] = workspace.view(np.float32)[: config.splits * d.size]
+        arrays |= {"target": workspace.view(np.float32)[: config.splits * d.size], "addend": None}
     elif config.extra_grid:
         arrays["transposed"] = workspace.view(b.dtype)[: b.size]
     function = source.function(config.kernel)
@@ -184,7 +188,7 @@ def launch(config: GemmConfig, problem: GemmProblem, a: Any, b: Any, d: Any, add
         function(grid, block, arguments, shared_mem=shared)
 
     if config.splits > 1:
-        return _in_turn(run, _add_splits(config, problem, arrays["target"], d))
+        return _in_turn(run, _add_splits(config, problem, arrays["target"], addend, d))
     if config.extra_grid:
         return _in_turn(_transpose(config, problem, b, arrays["transposed"]), run)
     return run
@@ -208,9 +212,9 @@ def _view(config: GemmConfig, problem: GemmProblem, name: str, elements: int) ->
     return pack(_VIEW, numbers)
 
 
-def _add_splits(config: GemmConfig, problem: GemmProblem, partial: Any, d: Any) -> Bound:
+def _add_splits(config: GemmConfig, problem: GemmProblem, partial: Any, addend: Any, d: Any) -> Bound:
     function = TEMPLATES["gemm"].source.function(expression("add_splits", problem.result))
-    arguments = (partial, d, np.int64(d.size), np.int32(config.splits))
+    arguments = (partial, addend, d, np.int64(d.size), np.int32(config.splits))
     return lambda: function(config.extra_grid, (THREADS,), arguments)
 
 

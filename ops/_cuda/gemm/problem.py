@@ -52,7 +52,7 @@ class GemmProblem:
 
     a is (rows, depth) if K-major, else (depth, rows); b is (columns, depth) if K-major, else (depth, columns).
     dtype: of a and b. result: dtype of d and the addend. parts: EXACT or TF32. workspace: SPLITS, for which d covers
-    its array and there is no addend; TRANSPOSE; or "" if there is none. alignment: 16 before addresses are known.
+    its array; TRANSPOSE; or "" if there is none. alignment: 16 before addresses are known. most_splits: of the depth.
     """
 
     dtype: str
@@ -66,6 +66,7 @@ class GemmProblem:
     parts: int = EXACT
     workspace: str = ""
     alignment: Alignment = WHOLE
+    most_splits: int = 32
 
     @property
     def tiles(self) -> int:

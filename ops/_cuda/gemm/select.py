@@ -16,13 +16,13 @@ DTYPES = ("float32", "float16", "bfloat16")
 THREADS = 256
 """Threads per block of `gemm`, and of kernels that add up splits or transpose images."""
 SMALL_TILE = 64
-SMALL_WIDTHS = (4, 4, 4)
-"""Access widths in elements for which small tiles are compiled, for float32."""
+SMALL_WIDTHS = {"float32": (4, 4, 4), "float16": (8, 8, 8), "bfloat16": (8, 8, 8)}
+"""Access widths in elements for which small tiles are compiled, by dtype."""
 DEPTH, STAGES = 64, 3
 """Maximum depth per stage of `gemm`, and its stages in shared memory."""
-_SPLIT_OPS = ("deformable_conv", "deformable_conv_grad")
-_MOST_SPLITS, _WAVES = 32, 2
-"""Splits of a depth: their maximum, and blocks per multiprocessor to reach. On an H200 others change less than 1 %."""
+_SPLIT_OPS = ("conv_data_grad", "deformable_conv", "deformable_conv_grad")
+_WAVES = 2
+"""Blocks per multiprocessor to reach by splits of a depth. On an H200 others change less than 1 %."""
 _LEAST_SHARE = declare(
     "gemm.least_share",
     128,
@@ -36,7 +36,7 @@ _SMALL_BELOW = declare(
     1,
     (1, 2, 4, 8, 32),
     backend="cuda",
-    ops=("conv_data_grad", *_SPLIT_OPS),
+    ops=_SPLIT_OPS,
     why="blocks per multiprocessor below which 64 x 64 tiles, four times as many, balance the load better",
 )
 
@@ -56,6 +56,10 @@ def select(problem: GemmProblem, gpu: Gpu) -> GemmConfig:
     return select_hopper(problem, gpu) or _gemm(problem, gpu)
 
 
+def _allows_small(problem: GemmProblem) -> bool:
+    return problem.is_plain and problem.allows(SMALL_WIDTHS[problem.dtype])
+
+
 def _tile_bytes(tile: int) -> int:
     return STAGES * 2 * tile * (128 + 16)
 
@@ -67,7 +71,7 @@ def _splits(problem: GemmProblem, gpu: Gpu) -> tuple[int, int]:
         return 1, depth
     splits = 1
     if depth >= 2 * min(_LEAST_SHARE.candidates) and room > 1:  # else regardless of the parameter
-        splits = max(1, min(_MOST_SPLITS, room, depth // _LEAST_SHARE.value()))
+        splits = max(1, min(problem.most_splits, room, depth // _LEAST_SHARE.value()))
     share = -(-depth // splits // DEPTH) * DEPTH
     return -(-depth // share), share
 
@@ -87,8 +91,8 @@ def _gemm(problem: GemmProblem, gpu: Gpu) -> GemmConfig:
     splits, share = _splits(problem, gpu)
     partial, result = splits > 1, "float32" if splits > 1 else problem.result
     k_major = problem.a.k_major, problem.b.k_major
-    small = problem.is_plain and problem.dtype == "float32" and problem.allows(SMALL_WIDTHS)
-    few = small and _SMALL_BELOW.covers(splits * problem.tiles // gpu.multiprocessors + 1)
+    whole = problem.dtype == result  # small tiles of 16 bits store no partial sums
+    few = whole and _allows_small(problem) and _SMALL_BELOW.covers(splits * problem.tiles // gpu.multiprocessors + 1)
     tile = SMALL_TILE if few else TILE
     possible = (each for each in access_widths(problem.dtype, result, k_major) if problem.allows(each, partial=partial))
     row_tiles, elements = -(-rows // tile), groups * rows * columns

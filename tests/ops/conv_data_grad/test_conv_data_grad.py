@@ -55,6 +55,7 @@ FIXED = (
     Convolution((3, 5, 3, 4), (4, 5, 1, 1), add=True),
     Convolution((3, 5, 3, 4), (4, 5, 1, 1)),
     Convolution((3, 6, 3, 4), (4, 3, 1, 1), params={"groups": 2}),
+    Convolution((40, 16, 1, 1), (24, 16, 1, 1), add=True),
     Convolution(
         (1, 4, 4, 3, 5), (2, 2, 2, 1, 3), add=True, params={"strides": (1, 2, 2), "padding_before": 1, "groups": 2}
     ),

@@ -14,8 +14,9 @@ from opgauge.harness.worker.verify import expect
 from opgauge.ops import find_kernel
 from opgauge.ops._cuda import source
 from opgauge.ops._cuda.gemm import hopper
+from opgauge.ops._cuda.gemm.select import DTYPES
 from opgauge.ops.conv_data_grad import cuda
-from tests.ops.attempts import inputs_of
+from tests.ops.attempts import complaint, inputs_of
 from tests.ops.conv_data_grad.test_conv_data_grad import LAYOUTS, Convolution
 
 Size = tuple[tuple[int, ...], tuple[int, ...], int]
@@ -56,6 +57,14 @@ STATIONARY_REGISTERS: tuple[Size, ...] = (
     ((33, 512, 28, 28), (256, 512, 1, 1), 1),
 )
 """Images of whole strips and of others, depths of one to four stages, groups."""
+FEW_TILES: tuple[Size, ...] = (
+    ((1, 96, 7, 8), (640, 96, 1, 1), 1),
+    ((32, 1024, 1, 1), (2048, 1024, 1, 1), 1),
+    ((3, 264, 5, 5), (1032, 264, 1, 1), 1),
+    ((2, 192, 4, 4), (2048, 96, 1, 1), 2),
+    ((50, 100, 1, 1), (600, 100, 1, 1), 1),
+)
+"""Vectors of eight elements and of fewer, depths that do not divide evenly, single pixels, groups."""
 TALL_DEPTHS = (1024, 256, 64)
 """Depths from which tiles of `persistent` have 256 rows."""
 
@@ -86,6 +95,7 @@ def judge_of(size: Size, dtype: str, layout: str, *, add: bool) -> Callable[...,
         with timer.session("numpy"), pytest.MonkeyPatch.context() as patch:
             patch.setattr(cuda, "direct_config", lambda *_: None)
             patch.setattr(cuda, "replaces_product", lambda *_: False)
+            patch.setattr(cuda, "_split", lambda problem, _: problem)
             patch.setattr(source, "multiprocessors", lambda: multiprocessors)
             patch.setattr(hopper, "CHOICES", choices)
             for name, value in constants.items():
@@ -93,6 +103,22 @@ def judge_of(size: Size, dtype: str, layout: str, *, add: bool) -> Callable[...,
             return Attempt(case, kernel, inputs.values, timer).judge(expected).reason
 
     return judge
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("size", FEW_TILES)
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("add", [False, True])
+def test_few_tiles_are_right(size: Size, dtype: str, layout: str, add: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By blocks that each sum a part of a long depth, and by small tiles."""
+    x, weight, groups = size
+    case = Convolution(x, weight, add=add, params={"groups": groups}).case(dtype, layout)
+    monkeypatch.setattr(cuda, "replaces_product", lambda *_: False)
+    inputs = inputs_of(case)
+    for long in (512, 1 << 20):
+        monkeypatch.setattr(cuda, "LONG", dict.fromkeys(DTYPES, long))
+        assert (long, complaint(case, inputs, "optimized", None, "cuda")) == (long, "")
 
 
 @in_every_way(PING_PONG)

@@ -11,6 +11,8 @@ import pytest
 from opgauge.harness.worker.verify import expect
 from opgauge.ops import find_kernel
 from opgauge.ops._core.dtype import FLOATS
+from opgauge.ops._cuda.gemm.problem import GemmProblem
+from opgauge.ops._cuda.gemm.select import select
 from opgauge.ops._cuda.source import Gpu
 from opgauge.ops.conv_data_grad import cuda, cuda_small
 from opgauge.ops.conv_data_grad.op import ConvDataGradParams, geometry
@@ -137,6 +139,32 @@ def test_an_empty_batch_has_a_plan() -> None:
     for groups in (1, 4):
         found = geometry((0, 4, 5, 5), (4, 4 // groups, 3, 3), ConvDataGradParams(groups=groups))
         assert isinstance(cuda.plan(found, "float32", H100), cuda_small.SmallConfig)
+
+
+@pytest.mark.parametrize(
+    ("pixels", "channels", "outs", "splits"),
+    [(64, 512, 2048, 16), (392, 512, 2048, 5), (49, 512, 384, 1), (6272, 512, 2048, 1)],
+)
+@pytest.mark.parametrize("dtype", ["float16", "float32"])
+def test_long_products_of_few_tiles_are_divided(pixels: int, channels: int, outs: int, splits: int, dtype: str) -> None:
+    """Among blocks, if partial sums are few bytes, with and without an addend; the workspace has room for them."""
+    params = ConvDataGradParams(data_format="channels_last")
+    found = geometry((pixels, 1, 1, channels), (outs, 1, 1, channels), params)
+    for added in (False, True):
+        config = cuda.plan(found, dtype, H100, added=added)
+        assert isinstance(config, GemmProblem)
+        chosen = select(config, H100)
+        assert chosen.splits == splits
+        assert splits == 1 or chosen.workspace_bytes == 4 * splits * pixels * channels <= cuda.MOST_PARTIAL_BYTES
+
+
+@pytest.mark.parametrize("dtype", FLOATS)
+def test_images_of_one_pixel_are_rows(dtype: str) -> None:
+    """Channels of one pixel are neighbours in either layout, so that vectors of them are multiplied."""
+    x, weight = (32, 4096, 1, 1), (512, 4096, 1, 1)
+    first = cuda.plan(cuda._geometry(x, weight, ConvDataGradParams()), dtype, H100)
+    last = ConvDataGradParams(data_format="channels_last")
+    assert str(first) == str(cuda.plan(geometry((32, 1, 1, 4096), (512, 1, 1, 4096), last), dtype, H100))
 
 
 def test_few_elements_with_many_channels_are_shared() -> None:

@@ -78,7 +78,7 @@ def plain(rows: int, columns: int, depth: int, dtype: str = HALF, **more: Any) -
         (last(128, 6272, 512), "cooperative<__half, true, 1, 208>"),
         (last(1088, 6272, 512), "persistent<__half, 2, 1, 8, true>"),
         (last(96, 25088, 64), "persistent_wgmma<__half, true, 2>"),
-        (last(96, 1568, 64), "gemm<__half, __half, true, false, 8, 8, 8, 3, 128>"),
+        (last(96, 1568, 64), "gemm<__half, __half, true, false, 8, 8, 8, 3, 64>"),
         (last(64, 6272, 64, "float32"), "gemm<float, float, true, false, 4, 4, 4, 3, 64>"),
         (last(1024, 6272, 64, "float32"), "gemm<float, float, true, false, 4, 4, 4, 3, 128>"),
         (last(63, 6272, 64, "float32"), "gemm<float, float, true, false, 4, 1, 1, 3, 128>"),
