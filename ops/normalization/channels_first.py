@@ -118,11 +118,14 @@ def _alone(call: Call) -> Bound | None:
     found = plan_alone(view, width * call.itemsize, width, adds=call.adds)
     if found is None or call.x.size >= LARGEST_SIZE:
         return None
-    vectors, threads = found
+    vectors, threads, together = found
     function = SOURCE.function(f"normalize_alone<{call.ctype}, {width}, {vectors}, {flag(call.adds)}>")
-    sizes = (np.int32(view.images * view.post // width), np.int32(view.channels), np.int32(view.post))
-    arguments = (*call.arrays, call.statistics, *sizes, divisor(view.post // width), *call.numbers)
-    return lambda: function((view.channels,), (threads,), arguments)
+    sizes = map(np.int32, (view.images * view.post // width, view.channels, view.post, threads))
+    shift = threads.bit_length() - 1 if together > 1 else 31
+    walk = (divisor(view.post // width), np.int32(shift | (together.bit_length() - 1) << 5))
+    arguments = (call.x, call.gamma, call.beta, *sizes, *walk, call.y, *call.numbers, call.addend, call.statistics)
+    grid, block = (view.channels // together,), (threads * together,)
+    return lambda: function(grid, block, arguments)
 
 
 def _once(call: Call) -> Bound | None:

@@ -2,9 +2,12 @@
 #pragma once
 #include "statistics.cuh"
 
-// normalize_alone: one thread block normalizes one channel, whose values stay in registers.
-// Layout   x, y (N, C, post), post a multiple of V      Grid  C      Block  ≤ ALONE_THREADS<P>
-// Needs    at most P vectors per thread                 Writes  y, statistics
+// normalize_alone: one thread block normalizes one channel, or threads of a warp one each; the values stay in registers.
+// What is needed first is in the first 64 bytes of the arguments: other lines arrive later.
+// Layout   x, y (N, C, post), post a multiple of V      Grid  C >> together      Block  ≤ ALONE_THREADS<P>
+// Needs    at most P vectors for each of a channel's `threads`. If a block has several channels, 2^together of them, which
+//          needs P = 1, these are 2^shift ≤ 32 neighbours in whole warps; of a single one, shift is 31
+// Writes   y, statistics
 // Why      all loads are in flight at once; short code, as a one-wave kernel is bound by instruction fetch
 template <int P>  // 7, 4 or 1; the numbers are defined by channels_first.py
 constexpr int ALONE_THREADS = P == 7 ? ALONE_THREADS_7 : (P == 4 ? ALONE_THREADS_4 : ALONE_THREADS_1);
@@ -21,12 +24,14 @@ constexpr int ALONE_REGISTERS =
 template <typename T, int V, int P, bool ADDS>
 __global__ void __launch_bounds__(
     ALONE_THREADS<P>, 65536 / ALONE_THREADS<P> / ALONE_REGISTERS<T, V, P, ADDS>) normalize_alone(
-    const T* __restrict__ x, const T* __restrict__ addend, T* __restrict__ y, const Wide<T>* __restrict__ gamma,
-    const Wide<T>* __restrict__ beta, Statistics<Wide<T>> statistics, int vectors, int channels, int post,
-    Divisor vectors_per_image, Wide<T> epsilon, Wide<T> momentum) {
+    const T* __restrict__ x, const Wide<T>* __restrict__ gamma, const Wide<T>* __restrict__ beta, int vectors, int channels,
+    int post, int threads, Divisor vectors_per_image, int shift_and_together, T* __restrict__ y, Wide<T> epsilon, Wide<T> momentum,
+    const T* __restrict__ addend, Statistics<Wide<T>> statistics) {
   using A = Wide<T>;
   __shared__ A slots[2][32];
-  const int thread = threadIdx.x, threads = blockDim.x, warp = thread / 32, lane = thread % 32, channel = blockIdx.x;
+  const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+  const int shift = P > 1 ? 31 : shift_and_together & 31, together = P > 1 ? 0 : shift_and_together >> 5;
+  const int thread = threadIdx.x & ((1u << shift) - 1), channel = (blockIdx.x << together) + (threadIdx.x >> shift);
   const unsigned int begin = channel * post, skip = (channels - 1) * post;  // distance between images' parts
   unsigned int at[P];
   Closed<T, V> held[P], added[P];
@@ -59,6 +64,14 @@ __global__ void __launch_bounds__(
 #pragma unroll
       for (int i = 0; i < V; ++i) total += take(widen(values.at[i]));
     });
+    if (P == 1 && threads <= 32) {
+#pragma unroll
+      for (int step = 16; step > 0; step /= 2) {
+        const A other = __shfl_xor_sync(FULL, total, step);
+        total += step < threads ? other : A(0);
+      }
+      return total;
+    }
     total = warp_sum(total);
     if (threads == 32) return total;
     if (lane == 0) by_warp[warp] = total;

@@ -48,9 +48,10 @@ def test_a_block_holds_its_channel(
             found = channels_first_plan.plan_alone(view, width * info.itemsize, width, adds=adds)
             if found is None:
                 continue
-            vectors, threads = found
+            vectors, threads, together = found
             assert vectors * threads >= view.images * view.post // width, view
-            assert threads % WARP == 0 < threads <= ALONE_THREADS[vectors], view
+            assert threads * together % WARP == 0 < threads * together <= ALONE_THREADS[vectors], view
+            assert together == 1 or (threads <= WARP and threads & (threads - 1) == view.channels % together == 0), view
             name = f"normalize_alone<{info.ctype}, {width}, {vectors}, {str(adds).lower()}>"
             assert name in channels_first.SOURCE.expressions, view
 
@@ -59,17 +60,21 @@ def test_a_block_holds_its_channel(
     ("view", "vector_bytes", "width", "adds", "expected"),
     [
         # many channels have small blocks, few ones and those with an addend of long vectors larger ones
-        (View(32, 2048, 49), 4, 1, True, (7, 224)),
-        (View(32, 1024, 196), 8, 4, False, (7, 224)),
-        (View(32, 1024, 196), 16, 4, True, (4, 416)),
-        (View(2, 256, 3136), 16, 4, False, (4, 416)),
+        (View(32, 2048, 49), 4, 1, True, (7, 224, 1)),
+        (View(32, 1024, 196), 8, 4, False, (7, 224, 1)),
+        (View(32, 1024, 196), 16, 4, True, (4, 416, 1)),
+        (View(2, 256, 3136), 16, 4, False, (4, 416, 1)),
         (View(32, 512, 784), 16, 4, False, None),
         # one vector per thread where a warp holds a channel, and of few channels in long vectors
-        (View(1, 5, 64), 16, 4, False, (1, 32)),
-        (View(4, 2000, 16), 16, 4, True, (1, 32)),
-        (View(4, 64, 64), 16, 4, False, (4, 32)),
-        (View(8, 64, 256), 16, 8, True, (1, 256)),
-        (View(8, 512, 256), 16, 8, False, (7, 64)),
+        (View(1, 5, 64), 16, 4, False, (1, 32, 1)),
+        (View(4, 64, 64), 16, 4, False, (4, 32, 1)),
+        (View(8, 64, 256), 16, 8, True, (1, 256, 1)),
+        (View(8, 512, 256), 16, 8, False, (7, 64, 1)),
+        # several channels of a block, where there are many of few vectors
+        (View(4, 2000, 16), 16, 4, True, (1, 16, 8)),
+        (View(8, 2048, 16), 16, 4, True, (1, 32, 4)),
+        (View(2, 1601, 16), 16, 4, False, (1, 32, 1)),
+        (View(1, 2048, 4), 16, 4, False, (1, 1, 32)),
     ],
 )
 def test_a_channel_has_its_block(
@@ -78,7 +83,7 @@ def test_a_channel_has_its_block(
     vector_bytes: int,
     width: int,
     adds: bool,
-    expected: tuple[int, int] | None,
+    expected: tuple[int, int, int] | None,
 ) -> None:
     """Vectors per thread, and threads, of a block that normalizes a channel alone."""
     device(monkeypatch, 132)
