@@ -30,7 +30,8 @@ if TYPE_CHECKING:
 
 Way = tuple[int, Callable[[], object]]
 """Number of threads that a call uses, and the call."""
-SIZES = tuple(1 << power for power in (14, 16, 18, 20, 21, 22, 23, 24, 25, 26, 27, 28, 30, 32))
+_POWERS, _BETWEEN = (14, 16, 18, 20, 21, 22, 23, 24, 25, 26, 27, 28, 30, 32), (22, 23, 24, 25)
+SIZES = tuple(sorted([1 << power for power in _POWERS] + [3 << power - 1 for power in _BETWEEN]))
 """Bytes moved: 16 KiB to 4 GiB, as far as memory allows; closer around the sizes of last caches."""
 CPU_BYTES = 256 << 20
 """Size that exceeds the caches of known CPUs."""
