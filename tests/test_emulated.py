@@ -19,7 +19,7 @@ from opgauge.ops import dtype_info
 from opgauge.ops._cuda import pointwise
 from opgauge.ops._cuda.reduction import elements, problem, rows
 from opgauge.ops.lerp import cuda as lerp
-from opgauge.ops.lerp import cuda_grad as lerp_grad
+from opgauge.ops.lerp import cuda_grad, sums
 from opgauge.ops.p_norm import cuda_grad as p_norm
 from tests.emulation.emulator import Emulator, complaint, emulated
 from tests.ops.attempts import case_of
@@ -56,21 +56,21 @@ class Trial(NamedTuple):
     @contextmanager
     def tuned(self) -> Iterator[None]:
         """The launch parameters that it is run with."""
-        paired = range(1 << 40) if self.vectors else p_norm.PAIRED
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(p_norm, "PAIRED", paired)
+            patch.setattr(p_norm, "PAIRED", range(1 << 40) if self.vectors else p_norm.PAIRED)
             patch.setattr(rows, "WARP_COLLECTS", self.seed % 200)
             if self.vectors:
                 patch.setattr(p_norm, "INF_RESIDENT", 0)
                 patch.setattr(p_norm, "_FEW", 0)
-                patch.setattr(problem, "FEW_ELEMENTS", 0)
+                for module in (problem, sums):
+                    patch.setattr(module, "FEW_ELEMENTS", 0)
                 patch.setattr(elements, "FEW_IN_COLUMNS", (0, 0))
                 patch.setattr(rows, "ONCE_BYTES", 0)
                 patch.setattr(lerp, "LARGE_BYTES", 0)
                 patch.setattr(pointwise, "FEW", 0)
                 patch.setattr(pointwise, "APART_FROM", 0)
             patch.setattr(lerp, "FEW_ELEMENTS", 0 if self.vectors else lerp.FEW_ELEMENTS)
-            patch.setattr(lerp_grad, "FEW_ELEMENTS", self.seed % 200 and lerp.FEW_ELEMENTS)
+            patch.setattr(cuda_grad, "FEW_ELEMENTS", self.seed % 200 and lerp.FEW_ELEMENTS)
             yield
 
 

@@ -134,7 +134,9 @@ def strided(operands: int, dtype: Any = np.int64, axes: tuple[int, ...] = AXES_C
 
 
 def _axes_dtype(axes: int) -> Any:
-    return np.dtype([("inner", np.int32), ("length", DIVISOR, (axes,))])
+    if axes == AXES:
+        return np.dtype([("inner", np.int32), ("length", DIVISOR, (axes,))])
+    return np.dtype([("length", DIVISOR, (max(axes - 1, 1),))])
 
 
 def _strides_dtype(operands: int, dtype: Any, axes: int) -> Any:
@@ -146,8 +148,9 @@ def axes_struct(merged: MergedOperands, axes: int = AXES) -> Array:
     if merged.size >= LARGEST:
         msg = f"{merged.size} elements: a broadcast of 2^31 or more is not supported"
         raise ShapeError(msg)
-    lengths = [*reversed(merged.lengths), *(1,) * axes][:axes]
-    return pack(_axes_dtype(axes), {"inner": len(merged.lengths) - 1, "length": lengths})
+    dtype = _axes_dtype(axes)
+    lengths = [*reversed(merged.lengths), *(1,) * axes][: dtype["length"].shape[0]]
+    return pack(dtype, {"inner": len(merged.lengths) - 1, "length": lengths})
 
 
 def strides_struct(*operands: Shape, axes: int = AXES, dtype: Any = np.int64) -> Array:

@@ -59,9 +59,9 @@ def _expressions() -> tuple[str, ...]:
         for width in (1, WIDTHS[name]):
             found.append(f"reduce_columns_grid<SummedGrad<{ctype}>, {width}, false, true>")
             found.append(f"grad_rows<{ctype}, {width}>")
-            found.append(f"grad_broadcast<{ctype}, {width}>")
-            axes = AXES_COMPILED if width == 1 else (AXES,)
-            found += [f"lerp_broadcast<{ctype}, {width}, {most}>" for most in axes]
+            for most in AXES_COMPILED if width == 1 else (AXES,):
+                found.append(f"grad_broadcast<{ctype}, {width}, {most}>")
+                found += [f"lerp_broadcast<{ctype}, {width}, {most}, {tensor}>" for tensor in FLAGS]
             (threads,) = one_per_thread(1, width)[1]
             kinds = ((tensor, extent) for tensor in FLAGS for extent in extents(width))
             found += [f"lerp_flat<{ctype}, {width}, {tensor}, {extent}, {threads}>" for tensor, extent in kinds]
@@ -91,7 +91,7 @@ SOURCE = CudaSource(
         "IN_FLIGHT_EACH": IN_FLIGHT,
         "ROWS_EACH": (CROSSED_ROWS.stop - 1) // (THREADS // WARP),
     },
-    structs=STRUCTS | strided(3, np.uint32) | strided(1, np.uint32, (AXES,)) | strided(1, np.int64, (AXES,)),
+    structs=STRUCTS | strided(1, np.uint32) | strided(2, np.uint32) | strided(3, np.uint32),
 )
 """Declared instances of kernels.cu."""
 
@@ -118,7 +118,7 @@ def lerp(*, x: Any, y: Any, weight: Any, out: dict[str, Any]) -> Bound:
         function = SOURCE.function(f"lerp_flat<{ctype}, {width}, {flag(tensor is not None)}, {extent}, {block[0]}>")
         arguments = (*operands, *numbers, number)
         return lambda: function(grid, block, arguments)
-    steps = merge_operands(result.shape, x.shape, y.shape, () if tensor is None else tensor.shape)
+    steps = merge_operands(result.shape, x.shape, y.shape, *(() if tensor is None else (tensor.shape,)))
     width = flat_width(result, steps.lengths[-1], *operands, *_row_strides(steps.strides))
     if width > 1 and _long_rows(steps.lengths, width):
         rows = _blend_rows(operands, number, steps, width)
@@ -128,11 +128,11 @@ def lerp(*, x: Any, y: Any, weight: Any, out: dict[str, Any]) -> Bound:
     aligned = [array for array, is_dense in zip(operands, dense, strict=False) if is_dense]
     width = whole_vector(x, result, *aligned) if result.size > FEW_ELEMENTS else 1
     axes = most_axes(len(steps.lengths)) if width == 1 else AXES
-    function = SOURCE.function(f"lerp_broadcast<{ctype}, {width}, {axes}>")
+    function = SOURCE.function(f"lerp_broadcast<{ctype}, {width}, {axes}, {flag(tensor is not None)}>")
     bits = np.int32(sum(is_dense << bit for bit, is_dense in enumerate(dense)))
-    walked = (axes_struct(steps, axes), strides_struct(*steps.strides, axes=axes, dtype=np.uint32))
+    walked = (strides_struct(*steps.strides, axes=axes, dtype=np.uint32), axes_struct(steps, axes))
     grid, block = one_per_thread(-(-result.size // width), width)
-    arguments = (*operands, number, np.uint32(result.size), bits, *walked)
+    arguments = (x, y, result, number if tensor is None else tensor, np.uint32(result.size), *walked, bits)
     return lambda: function(grid, block, arguments)
 
 
@@ -145,13 +145,10 @@ def _blend_rows(operands: tuple[Any, ...], number: Any, steps: MergedOperands, w
     """Launch for at most two axes without index division. None if both x and y are repeated along a row."""
     rows, length = prod(steps.lengths[:-1]), steps.lengths[-1]
     (across,), block = one_per_thread(length // width, width)
-    (x_row, x_step), (y_row, y_step), (weight_row, weight_step) = (
-        (own[0] if len(own) > 1 else 0, own[-1]) for own in steps.strides
-    )
+    found = [(own[0] if len(own) > 1 else 0, own[-1]) for own in steps.strides]
+    (x_row, x_step), (y_row, y_step), (weight_row, weight_step) = found if len(found) == 3 else (*found, (0, NO_TENSOR))
     if (x_step, y_step) not in STEPS:
         return None
-    if operands[2] is None:
-        weight_step = NO_TENSOR
     ctype = CTYPES[operands[0].dtype.name]
     function = SOURCE.function(f"lerp_rows<{ctype}, {width}, {x_step}, {y_step}, {weight_step}>")
     numbers = (np.int64(length // width), *(np.int64(row) for row in (x_row, y_row, weight_row)))

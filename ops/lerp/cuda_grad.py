@@ -2,114 +2,60 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from math import prod
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
 from opgauge.ops._core.axes import Reduction, as_reduction, merge_axes
 from opgauge.ops._core.broadcast import merge_operands, reduced_axes
-from opgauge.ops._core.dtype import FLOATS, accumulating, dtype_info
+from opgauge.ops._core.dtype import FLOATS, accumulating
 from opgauge.ops._core.errors import AxisError
 from opgauge.ops._core.kernel import Bound
-from opgauge.ops._core.op import Array, Params, Shape, Shapes
-from opgauge.ops._core.plans import announce
+from opgauge.ops._core.op import Params, Shape, Shapes
 from opgauge.ops._core.registry import kernel
-from opgauge.ops._cuda.pointwise import AXES, THREADS, axes_struct, flat, strided, strides_struct
+from opgauge.ops._cuda.pointwise import (
+    AXES,
+    THREADS,
+    axes_struct,
+    flat,
+    flat_width,
+    most_axes,
+    one_per_thread,
+    strides_struct,
+)
 from opgauge.ops._cuda.reduction.launch import bind_plan
 from opgauge.ops._cuda.reduction.problem import GRID_RESIDENT, GpuSize, ReduceProblem
 from opgauge.ops._cuda.reduction.rows import collectors
-from opgauge.ops._cuda.source import CudaSource, flag, multiprocessors, whole_vector
-from opgauge.ops._cuda.struct import address, pack, pointer
+from opgauge.ops._cuda.source import flag, multiprocessors, whole_vector
+from opgauge.ops._cuda.struct import address, pack
 from opgauge.ops.lerp.cuda import (
     CROSSED_ROWS,
     CTYPES,
     FEW_ELEMENTS,
-    FLAGS,
     IN_FLIGHT,
     SOURCE,
     WARP,
-    WIDTHS,
     split_weight,
 )
-from opgauge.ops.lerp.sums import FIX_UP, SUM_THREADS, AxisGroup, beside_plan, partial_places, sum_plan
+from opgauge.ops.lerp.cuda_sums import SummedGradient, bind_sum, bind_two
+from opgauge.ops.lerp.sums import beside_plan, most_splits
 
-MOST_SPLITS = 1024
-"""Maximum blocks that share one row."""
-
-
-def _sum_expressions() -> tuple[str, ...]:
-    kinds = [(rows, sums) for rows in FLAGS for sums in (1, 2)]
-    found = [f"reduce_any<{ctype}, 1, {rows}, true, {sums}>" for ctype in CTYPES.values() for rows, sums in kinds]
-    for name, ctype in CTYPES.items():
-        found += [
-            f"reduce_any<{ctype}, {WIDTHS[name]}, {rows}, {spread}, {sums}>" for rows, sums in kinds for spread in FLAGS
-        ]
-    return tuple(found)
-
-
-WIDE = {"float": np.float32, "double": np.float64}
-FACTORS = {ctype: np.dtype([("offset", dtype), ("sign", dtype)]) for ctype, dtype in WIDE.items()}
-PARTIALS = {
-    ctype: np.dtype([("splits", pointer(ctype)), ("groups", pointer(ctype)), ("arrivals", pointer("unsigned int"))])
-    for ctype in WIDE
-}
 SUMMED_GRADS = {
     name: np.dtype([("factor", name), ("other_factor", name), ("other", np.uint64), ("size", np.int64)])
     for name in ("float32", "float64")
 }
-PARTS = strided(1, np.int64, (AXES,))
-PART = np.dtype(
-    [
-        ("axes", PARTS[f"Axes<{AXES}>"]),
-        ("pad", "V4"),
-        *((name, PARTS[f"Strides<{AXES}, 1, long long>"]) for name in ("dout", "weight")),
-        ("units", np.uint32),
-        ("end", "V4"),
-    ]
-)
-"""`SummedGrad` of kernels.cu by NumPy's type of sums. Structs of sums.cu by C++ type: dout's factor in a gradient;
-pointers to the splits' and the groups' partial sums, and to the arrival counters; a group of dout's axes, of `units`
-vectors along the innermost axis or elements."""
-SUMS = CudaSource(
-    __file__,
-    "sums.cu",
-    _sum_expressions(),
-    constants={"AXES": AXES, "SUM_THREADS": SUM_THREADS, "FIX_UP": FIX_UP},
-    structs=PARTS
-    | {"Part": PART}
-    | {f"Factor<{ctype}>": dtype for ctype, dtype in FACTORS.items()}
-    | {f"Partials<{ctype}>": dtype for ctype, dtype in PARTIALS.items()},
-)
-"""Declared instances of sums.cu."""
+"""`SummedGrad` of kernels.cu by NumPy's type of sums."""
 
 
 def _workspace(shapes: Shapes, params: Params) -> int:
-    """Bytes for partial sums: of one gradient's blocks by `_fused`, then of each summed gradient's by `_sum`."""
+    """Bytes of flagged partial sums: two 64-bit words per number at most, of both gradients if one launch sums them."""
     del params
-    full = shapes.inputs["dout"]
-    itemsize = dtype_info(dtype_info(full.dtype).accumulate).itemsize
-    sizes = _summed_sizes(shapes.outputs, full.shape)
-    general = sum(partial_places(size, 1, itemsize).nbytes for size in sizes)
-    if len(sizes) == 2 and sizes[0] == sizes[1]:
-        general = max(general, partial_places(sizes[0], 2, itemsize).nbytes)
-    return _flagged_bytes(shapes.outputs, full.shape) + general
-
-
-def _summed_sizes(outputs: Mapping[str, Any], full: Shape) -> list[int]:
-    """Sizes of the gradients that are summed; outputs: arrays or specs."""
-    return [output.size for output in outputs.values() if output.size != prod(full)]
-
-
-def _flagged_bytes(outputs: Mapping[str, Any], full: Shape) -> int:
-    """Bytes of flagged partials of `_fused`: at most two 64-bit words per number."""
-    return max((16 * size * _splits(size) for size in _summed_sizes(outputs, full)), default=0)
-
-
-def _splits(size: int) -> int:
-    """Maximum blocks that share one result."""
-    return max(1, min(MOST_SPLITS, (1 << 18) // max(size, 1)))
+    full = shapes.inputs["dout"].shape
+    sizes = [spec.size for spec in shapes.outputs.values() if spec.size != prod(full)]
+    both = 2 if len(sizes) == 2 and sizes[0] == sizes[1] else 1
+    return both * max((16 * size * most_splits(size) for size in sizes), default=0)
 
 
 @kernel("lerp_grad", "optimized", "cuda", FLOATS, prepare=True, workspace=_workspace)
@@ -144,7 +90,6 @@ def _gradient(
 ) -> Bound:
     dx, dy = out.get("dx"), out.get("dy")
     wide = accumulating(dout)
-    scratch = None if workspace is None else workspace[_flagged_bytes(out, dout.shape) :]
     sums = [gradient is not None and bool(reduced_axes(shape, dout.shape)) for gradient, shape in ((dx, x), (dy, y))]
     if not any(sums):
         return _unsummed(dout, weight, dx, dy, subtract=subtract)
@@ -156,18 +101,22 @@ def _gradient(
         factors = ((wide(1 - weight), wide(0)), (wide(weight), wide(0)))
     else:
         factors = ((wide(1), wide(-1)), (wide(0), wide(1)))
-    found = [_Gradient(dx, x, *factors[0]), _Gradient(dy, y, *factors[1])]
+    found = [SummedGradient(dx, x, *factors[0]), SummedGradient(dy, y, *factors[1])]
     summed = [one for one, holds in zip(found, sums, strict=True) if holds]
     beside = [one for one, holds in zip(found, sums, strict=True) if not holds and one.out is not None]
     if len(summed) == 1 or reduced_axes(x, dout.shape) == reduced_axes(y, dout.shape):
-        return _sum(dout, tensor, summed, beside[0] if beside else None, scratch)
-    size = partial_places(summed[0].out.size, 1, np.dtype(wide).itemsize).nbytes
+        return bind_sum(dout, tensor, summed, beside[0] if beside else None, workspace)
+    return bind_two(dout, tensor, (found[0], found[1])) or _one_by_one(dout, tensor, summed, workspace)
+
+
+def _one_by_one(dout: Any, tensor: Any, summed: Sequence[SummedGradient], workspace: Any) -> Bound:
+    """A launch for each gradient."""
     steps: list[Bound] = []
-    for one, room in zip(summed, (scratch, None if scratch is None else scratch[size:]), strict=True):
+    for one in summed:
         alone = None
         if tensor is None:
             alone = _fused(dout, one.out, None, one.shape, (one.offset, one.offset), workspace)
-        steps.append(alone or _sum(dout, tensor, [one], None, room))
+        steps.append(alone or bind_sum(dout, tensor, [one], None, workspace))
 
     def run() -> None:
         for step in steps:
@@ -200,7 +149,7 @@ def _unsummed(dout: Any, weight: Any, dx: Any, dy: Any, *, subtract: bool) -> Bo
     wide, ctype = accumulating(dout), CTYPES[dout.dtype.name]
     tensor, number = split_weight(weight, wide)
     if tensor is None or tensor.shape == dout.shape:
-        width = whole_vector(dout, tensor, dx, dy)
+        width = flat_width(dout, tensor, dx, dy)
         launch = flat(dout.size, width, dout.dtype.itemsize, is_kept=True)
         flags = f"{flag(tensor is not None)}, {flag(subtract)}"
         function = SOURCE.function(f"grad_flat<{ctype}, {launch.width}, {launch.extent}, {flags}>")
@@ -209,9 +158,10 @@ def _unsummed(dout: Any, weight: Any, dx: Any, dy: Any, *, subtract: bool) -> Bo
         return lambda: function(launch.grid, launch.block, arguments)
     steps = merge_operands(dout.shape, tensor.shape)
     width = whole_vector(dout, dout, dx, dy) if dout.size > FEW_ELEMENTS else 1
-    function = SOURCE.function(f"grad_broadcast<{ctype}, {width}>")
-    grid, block = (-(-dout.size // (width * THREADS)),), (THREADS,)
-    walked = (axes_struct(steps), strides_struct(steps.strides[0], dtype=np.uint32))
+    axes = most_axes(len(steps.lengths)) if width == 1 else AXES
+    function = SOURCE.function(f"grad_broadcast<{ctype}, {width}, {axes}>")
+    grid, block = one_per_thread(-(-dout.size // width), width)
+    walked = (strides_struct(steps.strides[0], axes=axes, dtype=np.uint32), axes_struct(steps, axes))
     arguments = (dout, tensor, dx, dy, np.uint32(dout.size), *walked)
     return lambda: function(grid, block, arguments)
 
@@ -252,7 +202,7 @@ def _rows(
     vectors = layout.length // width
     if vectors < THREADS:
         return None
-    most = _splits(summed.size) if layout.a < _waiting() else 1
+    most = most_splits(summed.size) if layout.a < _waiting() else 1
     share = -(-vectors // min(most, -(-vectors // (THREADS * IN_FLIGHT))))
     splits = -(-vectors // share)
     function = SOURCE.function(f"grad_rows<{CTYPES[dout.dtype.name]}, {width}>")
@@ -285,47 +235,3 @@ def _crossed(
     sizes = (*map(np.int32, (steps.length, rows.length, inner.c)), np.int64(steps.c), np.int64(rows.c))
     arguments = (dout, kept, walked, factors[over_steps], factors[1 - over_steps], *sizes)
     return lambda: function((across, outer.a), (THREADS,), arguments)
-
-
-class _Gradient(NamedTuple):
-    """A gradient to write: its buffer, its input's shape, and dout's factor: offset + sign weight."""
-
-    out: Any
-    shape: Shape
-    offset: Any
-    sign: Any
-
-
-def _sum(dout: Any, tensor: Any, summed: Sequence[_Gradient], other: _Gradient | None, workspace: Any) -> Bound:
-    """One launch for one or two gradients summed over the same axes, and optionally one that is not.
-
-    workspace: bytes of `partial_places`, zero.
-    """
-    ctype, wide = CTYPES[dout.dtype.name], np.dtype(accumulating(dout))
-    beside = None if other is None else other.out
-    widest = whole_vector(dout, dout.size, tensor, beside)
-    weight = () if tensor is None else tensor.shape
-    plan = sum_plan(dout.shape, summed[0].shape, weight, widest, multiprocessors())
-    announce(plan)
-    places = partial_places(summed[0].out.size, len(summed), wide.itemsize)
-    flags = f"{flag(plan.rows)}, {flag(plan.spread)}, {len(summed)}"
-    function = SUMS.function(f"reduce_any<{ctype}, {plan.width}, {flags}>")
-    kind = dtype_info(wide.name).ctype
-    addresses = {name: address(workspace) + getattr(places, name) for name in ("splits", "groups", "arrivals")}
-    partials = pack(PARTIALS[kind], addresses)
-    outs = (summed[0].out, summed[1].out if len(summed) > 1 else None, beside)
-    scaled = (summed[0], summed[-1], other or summed[0])
-    factors = [pack(FACTORS[kind], {"offset": one.offset, "sign": one.sign}) for one in scaled]
-    parts = (_part(plan.kept), _part(plan.summed))
-    arguments = (dout, tensor, *outs, *factors, *parts, np.int32(plan.bits), partials)
-
-    def run(_held: Any = workspace) -> None:  # the arguments contain its address alone
-        function((plan.blocks, plan.splits), (SUM_THREADS,), arguments)
-
-    return run
-
-
-def _part(part: AxisGroup) -> Array:
-    """`Part` struct of sums.cu."""
-    strides = {"dout": strides_struct(part.dout), "weight": strides_struct(part.weight)}
-    return pack(PART, {"axes": axes_struct(part.axes), "units": part.units, **strides})

@@ -65,27 +65,41 @@ __global__ void __launch_bounds__(FLAT_THREADS) lerp_rows(
   access.store(out + blockIdx.y * vectors * V, result);
 }
 
-// lerp_broadcast: threads compute vectors of the result, for operands that broadcast in any pattern.
-// Layout   out flat; x, y and weight by Strides over its axes, at most A, or dense like out, a bit of `dense` each
+template <typename T, bool TENSOR>
+struct Given {  // a weight as an argument: a tensor, or a number
+  using type = const T*;
+};
+template <typename T>
+struct Given<T, false> {
+  using type = Wide<T>;
+};
+
+// lerp_broadcast: threads compute vectors of the result, for operands that broadcast in any pattern. The arguments of two
+// axes are within 64 bytes: other lines arrive later.
+// Layout   out flat; x, y and a weight TENSOR by Strides over its axes, at most A, or dense like out, a bit of `dense` each
 // Grid     size / V / flat_threads<V>()      Block  flat_threads<V>()
 // Needs    V > 1: A = AXES, out and dense operands aligned; fewer than 2^31 elements      Writes  out[size]
 // Why      a vector spans two rows at most unless rows are shorter: two index computations serve V elements
-template <typename T, int V, int A>
+template <typename T, int V, int A, bool TENSOR>
 __global__ void __launch_bounds__(flat_threads<V>()) lerp_broadcast(
-    const T* __restrict__ x, const T* __restrict__ y, const T* __restrict__ weight, T* __restrict__ out,
-    Wide<T> number, unsigned int size, int dense, Axes<A> axes, Strides<A, 3, unsigned int> strides) {
-  const bool tensor = weight != nullptr;
+    const T* __restrict__ x, const T* __restrict__ y, T* __restrict__ out, typename Given<T, TENSOR>::type weight,
+    unsigned int size, Strides<A, 2 + TENSOR, unsigned int> strides, Axes<A> axes, int dense) {
   Vector<T, V> from, to, parts, result;
   const auto load_one = [&](unsigned int index, int i) {
     const auto offsets = strided_offsets(index, axes, strides);
-    from.at[i] = x[offsets.at[0]];
-    to.at[i] = y[offsets.at[1]];
-    if (tensor) parts.at[i] = weight[offsets.at[2]];
+    from.at[i] = load<T, 1>(x + offsets.at[0]).at[0];
+    to.at[i] = load<T, 1>(y + offsets.at[1]).at[0];
+    if constexpr (TENSOR) parts.at[i] = load<T, 1>(weight + offsets.at[2]).at[0];
   };
   const auto compute = [&]() {
 #pragma unroll
     for (int i = 0; i < V; ++i) {
-      const Wide<T> part = tensor ? widen(parts.at[i]) : number;
+      Wide<T> part;
+      if constexpr (TENSOR) {
+        part = widen(parts.at[i]);
+      } else {
+        part = weight;
+      }
       result.at[i] = narrow<T>(blend(widen(from.at[i]), widen(to.at[i]), part));
     }
   };
@@ -102,10 +116,10 @@ __global__ void __launch_bounds__(flat_threads<V>()) lerp_broadcast(
 #pragma unroll
       for (int i = 0; i < V; ++i) load_one(at + min(i, count - 1), i);
     } else {
-      const RowSplit<V, 3> split(at, axes, strides);
+      const RowSplit<V, 2 + TENSOR> split(at, axes, strides);
       from = split.load(x, 0, dense & 1, strides);
       to = split.load(y, 1, dense & 2, strides);
-      if (tensor) parts = split.load(weight, 2, dense & 4, strides);
+      if constexpr (TENSOR) parts = split.load(weight, 2, dense & 4, strides);
     }
     compute();
     store_some<T, V>(out + at, result, count);
@@ -137,37 +151,50 @@ __global__ void __launch_bounds__(flat_threads<V>()) grad_flat(
 }
 
 // grad_broadcast: threads compute vectors, without sums, for a weight that broadcasts.
-// Layout   dout, dx, dy flat; weight by Strides over their axes      Grid  size / V / THREADS      Block  THREADS
-// Needs    V > 1: dout, dx and dy aligned; fewer than 2^31 elements      Writes  dx[size], dy[size], unless null
-// Why      as in lerp_broadcast
-template <typename T, int V>
-__global__ void __launch_bounds__(THREADS) grad_broadcast(
+// Layout   dout, dx, dy flat; weight by Strides over their axes, at most A
+// Grid     size / V / flat_threads<V>()      Block  flat_threads<V>()
+// Needs    V > 1: A = AXES, dout, dx and dy aligned; fewer than 2^31 elements
+// Writes   dx[size], dy[size], unless null      Why  as in lerp_broadcast
+template <typename T, int V, int A>
+__global__ void __launch_bounds__(flat_threads<V>()) grad_broadcast(
     const T* __restrict__ dout, const T* __restrict__ weight, T* __restrict__ dx, T* __restrict__ dy,
-    unsigned int size, Axes<> axes, Strides<AXES, 1, unsigned int> strides) {
-  using A = Wide<T>;
-  const unsigned int at = (blockIdx.x * THREADS + threadIdx.x) * V;
-  if (at >= size) return;
-  const unsigned int count = min(size - at, static_cast<unsigned int>(V));
+    unsigned int size, Strides<A, 1, unsigned int> strides, Axes<A> axes) {
+  using W = Wide<T>;
   Vector<T, V> given, parts, first, second;
-  if (V == 1 || count < V || axes.length[0].value < V) {
+  const auto compute = [&]() {
 #pragma unroll
     for (int i = 0; i < V; ++i) {
-      const unsigned int index = at + (V == 1 ? 0 : min(i, count - 1));
-      given.at[i] = dout[index];
-      parts.at[i] = weight[strided_offsets(index, axes, strides).at[0]];
+      const W value = widen(given.at[i]), part = widen(parts.at[i]);
+      first.at[i] = narrow<T>((W(1) - part) * value);
+      second.at[i] = narrow<T>(part * value);
     }
+  };
+  if constexpr (V == 1) {
+    const VectorAccess<1> access(size, size);
+    given = access.load(dout);
+    parts.at[0] = weight[strided_offsets(access.at, axes, strides).at[0]];
+    compute();
+    access.store(dx, first, dx != nullptr);
+    access.store(dy, second, dy != nullptr);
   } else {
-    given = load<T, V>(dout + at);
-    parts = RowSplit<V, 1>(at, axes, strides).load(weight, 0, false, strides);
-  }
+    const unsigned int at = (blockIdx.x * flat_threads<V>() + threadIdx.x) * V;
+    if (at >= size) return;
+    const unsigned int count = min(size - at, static_cast<unsigned int>(V));
+    if (count < V || axes.length[0].value < V) {
 #pragma unroll
-  for (int i = 0; i < V; ++i) {
-    const A value = widen(given.at[i]), part = widen(parts.at[i]);
-    first.at[i] = narrow<T>((A(1) - part) * value);
-    second.at[i] = narrow<T>(part * value);
+      for (int i = 0; i < V; ++i) {
+        const unsigned int index = at + min(i, count - 1);
+        given.at[i] = dout[index];
+        parts.at[i] = weight[strided_offsets(index, axes, strides).at[0]];
+      }
+    } else {
+      given = load<T, V>(dout + at);
+      parts = RowSplit<V, 1>(at, axes, strides).load(weight, 0, false, strides);
+    }
+    compute();
+    if (dx != nullptr) store_some<T, V>(dx + at, first, count);
+    if (dy != nullptr) store_some<T, V>(dy + at, second, count);
   }
-  if (dx != nullptr) store_some<T, V>(dx + at, first, count);
-  if (dy != nullptr) store_some<T, V>(dy + at, second, count);
 }
 
 // grad_rows: `splits` blocks reduce one row and write the other gradient.

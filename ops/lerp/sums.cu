@@ -1,9 +1,7 @@
 // Gradients of lerp summed over any set of axes. ops/lerp/sums.py plans the launch.
-#include "vector.cuh"
-#include "arrival_counter.cuh"
-#include "strides.cuh"
+#include "reduce.cuh"
 
-// SUM_THREADS and FIX_UP, splits per group, are defined by cuda_grad.py.
+// SUM_THREADS, SUM_AXES, FEW_AXES, COLLECTED, LANE_BITS and COLUMN_BITS are defined by cuda_sums.py.
 constexpr int SUM_RESIDENT = 2;  // minimum resident blocks per multiprocessor: the compiler's own choice spills
 
 template <int N>
@@ -11,69 +9,74 @@ struct Count {  // a number that a lambda takes as a template argument
   static constexpr int value = N;
 };
 
-DEFINE_Part;  // of cuda_grad.py, a group of dout's axes
+// An axis: jumps of dout and weight for each quotient of an index by the lengths of the axes within, and its length.
+DEFINE_Step;  // of cuda_sums.py
 
-// Factor of dout in a gradient: offset + sign weight.
+// What one launch sums, and from which factors of dout: offset + sign weight. What every sum needs comes first, as other
+// lines of 64 bytes of the arguments arrive later.
 template <typename A>
-struct Factor;
-DEFINE_Factor;
+struct Task;
+DEFINE_Task;
 
-// Partial sums: arrival counters, zero between launches, then [split][result] and [group][result].
-template <typename A>
-struct Partials;
-DEFINE_Partials;
+struct OffsetPair {
+  long long dout, weight;
+};
 
-// Adds `count` rows of `total` results each, `stride` rows apart, `columns` of them from `begin` on, by all threads of the
-// block; calls put(result, sum).
-template <typename A, typename Put>
-__device__ __forceinline__ void sum_partials(
-    const A* partials, int count, long long stride, long long total, long long begin, int columns, A* slots, const Put& put) {
-  const int across = min(columns, SUM_THREADS), groups = SUM_THREADS / across;
-  const int group = threadIdx.x / across, lane = threadIdx.x % across;
-  for (int first = 0; first < columns; first += across) {
-    const long long result = begin + first + lane;
-    A sum = 0;
-    if (result < total) {
-#pragma unroll 8
-      for (int row = group; row < count; row += groups) sum += __ldcg(partials + row * stride + result);
-    }
-    slots[threadIdx.x] = sum;
-    __syncthreads();
-    for (int half = groups / 2; half > 0; half /= 2) {
-      if (group < half) slots[threadIdx.x] += slots[threadIdx.x + half * across];
-      __syncthreads();
-    }
-    if (group == 0 && result < total) put(result, slots[lane]);
-    __syncthreads();
+template <int MOST>
+__device__ __forceinline__ OffsetPair offsets_of(unsigned int index, const Step* steps) {
+  OffsetPair found = {steps[0].dout * index, steps[0].weight * index};
+#pragma unroll
+  for (int axis = 1; axis < MOST; ++axis) {
+    index = quotient(index, steps[axis - 1].length);
+    found.dout += steps[axis].dout * index;
+    found.weight += steps[axis].weight * index;
   }
+  return found;
 }
 
-// reduce_any: SUMS gradients summed over the same axes, and one that is not summed, in one pass.
-// Layout   dout and weight by Strides over retained axes (the results) and summed axes, in any order
-// Grid     blocks of results × splits of the sum      Block  SUM_THREADS, 2^bits of them along the innermost axis
-// Needs    V > 1: innermost axis a multiple of V, operands aligned      Writes  first, second, and other unless null
-// Why      every pattern of broadcasting reads dout and weight once; the last block of a group adds up its partials,
-//          so that no block waits. ROWS: the innermost axis is summed. SPREAD: one weight for a vector, else as many.
+// Sums over groups of `lanes` neighbouring threads, a power of two, in all of them. slots: SUM_THREADS per value.
+template <int VALUES, typename A>
+__device__ __forceinline__ void sum_lanes(A (&sums)[VALUES], int lanes, A* slots) {
+  const auto shuffle = [&](int first) {
+    for (int distance = first; distance > 0; distance /= 2) {
+#pragma unroll
+      for (int v = 0; v < VALUES; ++v) sums[v] += shuffle_xor(sums[v], distance);
+    }
+  };
+  shuffle(min(lanes, 32) / 2);
+  if (lanes <= 32) return;
+  const int warp = threadIdx.x / 32, warps = lanes / 32;
+  __syncthreads();
+#pragma unroll
+  for (int v = 0; v < VALUES; ++v) {
+    if (threadIdx.x % 32 == 0) slots[v * SUM_THREADS + warp] = sums[v];
+  }
+  __syncthreads();
+#pragma unroll
+  for (int v = 0; v < VALUES; ++v) sums[v] = slots[v * SUM_THREADS + (warp & -warps) + (threadIdx.x & (warps - 1))];
+  shuffle(warps / 2);
+}
+
+// One block's part of a task: a split of the sums of some results, all of whose VALUES numbers a thread has.
 template <typename T, int V, bool ROWS, bool SPREAD, int SUMS>
-__global__ void __launch_bounds__(SUM_THREADS, SUM_RESIDENT) reduce_any(
-    const T* __restrict__ dout, const T* __restrict__ weight, T* __restrict__ first, T* __restrict__ second,
-    T* __restrict__ other, Factor<Wide<T>> to_first, Factor<Wide<T>> to_second, Factor<Wide<T>> to_other, Part kept,
-    Part summed, int bits, Partials<Wide<T>> partials) {
+__device__ __forceinline__ void sum_part(
+    const T* __restrict__ dout, const T* __restrict__ weight, const Task<Wide<T>>& task, unsigned int block, unsigned int split) {
   using A = Wide<T>;
-  constexpr int EACH = ROWS ? 1 : V, WEIGHTS = SPREAD ? 1 : V;
-  __shared__ A slots[SUMS][EACH][SUM_THREADS];
-  const int fast = threadIdx.x & ((1 << bits) - 1), slow = threadIdx.x >> bits;
-  const int lanes = ROWS ? 1 << bits : SUM_THREADS >> bits, columns = ROWS ? SUM_THREADS >> bits : 1 << bits;
-  const int lane = ROWS ? fast : slow, column = ROWS ? slow : fast;
-  const unsigned int unit = blockIdx.x * columns + column, end = unit < kept.units ? summed.units : 0;
-  const unsigned int nearest = min(unit, kept.units - 1);
-  const long long in_dout = strided_offset(nearest, kept.axes, kept.dout);
-  const T* const weights = weight == nullptr ? nullptr : weight + strided_offset(nearest, kept.axes, kept.weight);
-  A sums[SUMS][EACH] = {};
-  const unsigned int step = lanes * gridDim.y, begin = blockIdx.y * lanes;
-  // Adds UNROLL units from `start` on; offset(index, strides): of a summed index.
-  const auto take = [&](unsigned int start, auto unrolled, auto&& offset) {
-    constexpr int UNROLL = decltype(unrolled)::value;
+  constexpr int EACH = ROWS ? 1 : V, WEIGHTS = SPREAD ? 1 : V, VALUES = SUMS * EACH;
+  __shared__ A slots[VALUES * SUM_THREADS];
+  const int lane_bits = task.layout & ((1 << LANE_BITS) - 1), column_bits = task.layout >> LANE_BITS & ((1 << COLUMN_BITS) - 1);
+  const int splits = task.layout >> (LANE_BITS + COLUMN_BITS), lanes = 1 << lane_bits, columns = 1 << column_bits;
+  const int lane = ROWS ? threadIdx.x & (lanes - 1) : threadIdx.x >> column_bits;
+  const unsigned int first_unit = block << column_bits;
+  const unsigned int unit = first_unit + (ROWS ? threadIdx.x >> lane_bits : threadIdx.x & (columns - 1));
+  const unsigned int end = unit < task.units ? task.terms : 0, nearest = min(unit, task.units - 1);
+  const OffsetPair origin = task.kept_axes <= FEW_AXES ? offsets_of<FEW_AXES>(nearest, task.kept) : offsets_of<SUM_AXES>(nearest, task.kept);
+  const unsigned int step = lanes * splits;
+  T* const other = static_cast<T*>(task.other);
+  A sums[VALUES] = {};
+  // Adds UNROLL units from `start` on, which are MOST axes deep.
+  const auto take = [&](unsigned int start, auto unrolled, auto most) {
+    constexpr int UNROLL = decltype(unrolled)::value, MOST = decltype(most)::value;
     VectorWord<T, V> loaded[UNROLL];
     VectorWord<T, WEIGHTS> shares[UNROLL];
     long long at[UNROLL];
@@ -81,109 +84,118 @@ __global__ void __launch_bounds__(SUM_THREADS, SUM_RESIDENT) reduce_any(
     for (int u = 0; u < UNROLL; ++u) {
       const unsigned int index = start + u * step;
       const bool valid = index < end;
-      at[u] = in_dout + offset(valid ? index : start, summed.dout);
+      const OffsetPair within = offsets_of<MOST>(valid ? index : start, task.summed);
+      at[u] = origin.dout + within.dout;
       loaded[u] = fetch_where<T, V, false>(dout + at[u], valid);
-      if (weights != nullptr) {
-        shares[u] = fetch_where<T, WEIGHTS, false>(weights + offset(valid ? index : start, summed.weight), valid);
-      }
+      if (weight != nullptr) shares[u] = fetch_where<T, WEIGHTS, false>(weight + origin.weight + within.weight, valid);
     }
 #pragma unroll
     for (int u = 0; u < UNROLL; ++u) {
       if (start + u * step >= end) break;
       const Vector<T, V> given = as_vector<T, V>(loaded[u]);
       Vector<T, WEIGHTS> parts{};
-      if (weights != nullptr) parts = as_vector<T, WEIGHTS>(shares[u]);
+      if (weight != nullptr) parts = as_vector<T, WEIGHTS>(shares[u]);
       Vector<T, V> rest;
-      A few[SUMS][EACH] = {};
+      A few[VALUES] = {};
 #pragma unroll
       for (int i = 0; i < V; ++i) {
-        const A value = widen(given.at[i]), part = weights != nullptr ? widen(parts.at[SPREAD ? 0 : i]) : A(0);
-        few[0][ROWS ? 0 : i] += (to_first.offset + to_first.sign * part) * value;
-        if constexpr (SUMS == 2) few[1][ROWS ? 0 : i] += (to_second.offset + to_second.sign * part) * value;
-        rest.at[i] = narrow<T>((to_other.offset + to_other.sign * part) * value);
+        const A value = widen(given.at[i]), part = weight != nullptr ? widen(parts.at[SPREAD ? 0 : i]) : A(0);
+        few[ROWS ? 0 : i] += (task.offset + task.sign * part) * value;
+        if constexpr (SUMS == 2) few[EACH + (ROWS ? 0 : i)] += (task.second_offset + task.second_sign * part) * value;
+        rest.at[i] = narrow<T>((task.other_offset + task.other_sign * part) * value);
       }
 #pragma unroll
-      for (int s = 0; s < SUMS; ++s) {
-#pragma unroll
-        for (int i = 0; i < EACH; ++i) sums[s][i] += few[s][i];
-      }
+      for (int v = 0; v < VALUES; ++v) sums[v] += few[v];
       if (other != nullptr) store<T, V>(other + at[u], rest);
     }
   };
-  const auto direct = [](unsigned int index, const Strides<>& strides) { return index * strides.at[0][0]; };
-  const auto walked = [&](unsigned int index, const Strides<>& strides) {
-    return strided_offset(index, summed.axes, strides);
-  };
-  const auto loop = [&](auto unrolled, auto&& offset) {
+  const auto loop = [&](auto unrolled, auto most) {
     const unsigned int further = decltype(unrolled)::value * step;
-    for (unsigned int start = begin + lane; start < end; start += further) take(start, unrolled, offset);
+    for (unsigned int start = (split << lane_bits) + lane; start < end; start += further) take(start, unrolled, most);
   };
-  if (summed.axes.inner > 0) {
-    loop(Count<(V > 1 ? 4 : 8)>{}, walked);
-  } else if (begin + step < summed.units) {
-    loop(Count<4>{}, direct);
-  } else {  // short code: a tiny kernel is bound by instruction fetch
-    take(begin + lane, Count<1>{}, direct);
+  const bool once = (split << lane_bits) + step >= task.terms;  // short code: a tiny kernel is bound by instruction fetch
+  const unsigned int first_term = (split << lane_bits) + lane;
+  if (task.summed_axes > FEW_AXES) {
+    loop(Count<4>{}, Count<SUM_AXES>{});
+  } else if (task.summed_axes > 1) {
+    once ? take(first_term, Count<1>{}, Count<FEW_AXES>{}) : loop(Count<(V > 1 ? 4 : 8)>{}, Count<FEW_AXES>{});
+  } else {
+    once ? take(first_term, Count<1>{}, Count<1>{}) : loop(Count<(V > 1 ? 4 : 8)>{}, Count<1>{});
   }
-  const long long total = static_cast<long long>(kept.units) * EACH;
-  const auto put = [&](int s, long long result, A sum) { (s == 0 ? first : second)[result] = narrow<T>(sum); };
-  // Lanes of a result are `apart` threads apart, over `span` threads: those of a warp are merged first, then warps.
-  const int apart = ROWS ? 1 : columns, span = ROWS ? lanes : SUM_THREADS;
-  for (int distance = apart; distance < min(span, 32); distance *= 2) {
+  if (!ROWS && lanes > 1 && columns > 1) {  // lanes of a result become neighbours
 #pragma unroll
-    for (int s = 0; s < SUMS; ++s) {
-#pragma unroll
-      for (int i = 0; i < EACH; ++i) sums[s][i] += __shfl_xor_sync(0xffffffffu, sums[s][i], distance);
-    }
-  }
-  if (span > 32 && apart < span) {
-    const int further = max(apart, 32);
-#pragma unroll
-    for (int s = 0; s < SUMS; ++s) {
-#pragma unroll
-      for (int i = 0; i < EACH; ++i) slots[s][i][threadIdx.x] = sums[s][i];
-    }
+    for (int v = 0; v < VALUES; ++v) slots[v * SUM_THREADS + threadIdx.x] = sums[v];
     __syncthreads();
-    for (int at = further; lane == 0 && at < span; at += further) {
+    const int from = (threadIdx.x & (lanes - 1)) * columns + (threadIdx.x >> lane_bits);
 #pragma unroll
-      for (int s = 0; s < SUMS; ++s) {
+    for (int v = 0; v < VALUES; ++v) sums[v] = slots[v * SUM_THREADS + from];
+  }
+  sum_lanes(sums, lanes, slots);
+  const auto put = [&](unsigned int of, int v, A sum) {
+    T* const to = static_cast<T*>(v < EACH ? task.first : task.second);
+    to[static_cast<long long>(of) * EACH + v % EACH] = narrow<T>(sum);
+  };
+  const unsigned int merged = first_unit + (threadIdx.x >> lane_bits);
+  const bool leader = (threadIdx.x & (lanes - 1)) == 0 && merged < task.units;
+  if (splits == 1) {
 #pragma unroll
-        for (int i = 0; i < EACH; ++i) sums[s][i] += slots[s][i][threadIdx.x + at];
-      }
+    for (int v = 0; v < VALUES; ++v) {
+      if (leader) put(merged, v, sums[v]);
     }
+    return;
   }
-  if (lane == 0 && unit < kept.units) {
+  const long long apart = static_cast<long long>(task.units) * VALUES;  // partial sums from split to split
+  if (split + 1 < splits) {
 #pragma unroll
-    for (int s = 0; s < SUMS; ++s) {
-#pragma unroll
-      for (int i = 0; i < EACH; ++i) {
-        const long long result = static_cast<long long>(unit) * EACH + i;
-        if (gridDim.y == 1) {
-          put(s, result, sums[s][i]);
-        } else {
-          partials.splits[(static_cast<long long>(blockIdx.y) * SUMS + s) * total + result] = sums[s][i];
-        }
-      }
+    for (int v = 0; v < VALUES; ++v) {
+      if (leader) publish(task.partials + (split * apart + static_cast<long long>(merged) * VALUES + v) * WORDS<A>, sums[v]);
     }
+    return;
   }
-  if (gridDim.y == 1) return;
-  const int groups = (gridDim.y + FIX_UP - 1) / FIX_UP, group = blockIdx.y / FIX_UP;
-  const int members = min(FIX_UP, static_cast<int>(gridDim.y) - group * FIX_UP);
-  unsigned int* const arrivals = partials.arrivals + blockIdx.x * (groups + 1);
-  if (!arrive_last(arrivals + 1 + group, members)) return;
-  const long long origin = static_cast<long long>(blockIdx.x) * columns * EACH;
+  __syncthreads();
 #pragma unroll
-  for (int s = 0; s < SUMS; ++s) {
-    sum_partials(partials.splits + (static_cast<long long>(group) * FIX_UP * SUMS + s) * total, members, SUMS * total,
-                 total, origin, columns * EACH, slots[0][0], [&](long long result, A sum) {
-                   if (groups == 1) return put(s, result, sum);
-                   partials.groups[(static_cast<long long>(group) * SUMS + s) * total + result] = sum;
-                 });
+  for (int v = 0; v < VALUES; ++v) {
+    if (leader) slots[(threadIdx.x >> lane_bits) * VALUES + v] = sums[v];
   }
-  if (groups == 1 || !arrive_last(arrivals, groups)) return;
-#pragma unroll
-  for (int s = 0; s < SUMS; ++s) {
-    sum_partials(partials.groups + s * total, groups, SUMS * total, total, origin, columns * EACH, slots[0][0],
-                 [&](long long result, A sum) { put(s, result, sum); });
+  __syncthreads();
+  const int threads = lanes * columns, share = max(threads / (columns * VALUES), 1);  // threads that collect one number
+  for (int first = 0; first < columns * VALUES; first += threads / share) {
+    const int number = first + threadIdx.x / share, collector = threadIdx.x & (share - 1);
+    const unsigned int of = first_unit + number / VALUES;
+    const int before = of < task.units ? splits - 1 : 0;
+    A sum[1] = {collector == 0 && of < task.units ? slots[number] : A(0)};
+    unsigned long long* const words = task.partials + (static_cast<long long>(first_unit) * VALUES + number) * WORDS<A>;
+    sum[0] = collect<COLLECTED>(Sum<T>{}, sum[0], words, before, collector, share, apart);
+    sum_lanes(sum, share, slots);
+    if (collector == 0 && of < task.units) put(of, number % VALUES, sum[0]);
+  }
+}
+
+// reduce_any: SUMS gradients summed over the same axes, and one that is not summed, in one pass.
+// Layout   dout and weight by steps over retained axes (the results) and summed axes, in any order
+// Grid     blocks of results × splits of the sum      Block  lanes × columns, powers of two, at least 32 threads
+// Needs    V > 1: innermost axis a multiple of V, operands aligned
+// Writes   first, second, and other unless null, through flagged partials (splits, results), zero between launches
+// Waits    the last split merges those before it
+// Why      every pattern of broadcasting reads dout and weight once. ROWS: the innermost axis is summed. SPREAD: one
+//          weight for a vector, else as many.
+template <typename T, int V, bool ROWS, bool SPREAD, int SUMS>
+__global__ void __launch_bounds__(SUM_THREADS, SUM_RESIDENT)
+    reduce_any(const T* __restrict__ dout, const T* __restrict__ weight, const __grid_constant__ Task<Wide<T>> task) {
+  sum_part<T, V, ROWS, SPREAD, SUMS>(dout, weight, task, blockIdx.x, blockIdx.y);
+}
+
+// reduce_two: the gradients of both operands, summed over different axes.
+// Layout, Block, Writes   as in reduce_any, of a task each without splits; blocks are of the largest task
+// Grid     blocks of the first task, `blocks`, and of the second
+// Why      few elements: one launch instead of two
+template <typename T, bool FIRST_ROWS, bool SECOND_ROWS>
+__global__ void __launch_bounds__(SUM_THREADS, SUM_RESIDENT) reduce_two(
+    const T* __restrict__ dout, const T* __restrict__ weight, int blocks, const __grid_constant__ Task<Wide<T>> first,
+    const __grid_constant__ Task<Wide<T>> second) {
+  if (blockIdx.x < blocks) {
+    sum_part<T, 1, FIRST_ROWS, true, 1>(dout, weight, first, blockIdx.x, 0);
+  } else {
+    sum_part<T, 1, SECOND_ROWS, true, 1>(dout, weight, second, blockIdx.x - blocks, 0);
   }
 }

@@ -2,26 +2,32 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from math import gcd, prod
+from dataclasses import dataclass, replace
+from math import gcd, isqrt, prod
 from typing import NamedTuple
 
 from opgauge.ops._core.broadcast import MergedOperands, merge_operands
 from opgauge.ops._core.op import Shape
 from opgauge.ops._cuda.reduction.columns import columns_plan
-from opgauge.ops._cuda.reduction.elements import ELEMENTS_LENGTH, any_axes, few_columns, few_rows
-from opgauge.ops._cuda.reduction.problem import LARGEST, GpuSize, ReducePlan, ReduceProblem
+from opgauge.ops._cuda.reduction.elements import ELEMENTS_LENGTH, any_axes, few_columns, few_rows, lane_bits
+from opgauge.ops._cuda.reduction.problem import FEW_ELEMENTS, LARGEST, LINE_VECTORS, GpuSize, ReducePlan, ReduceProblem
 
 SUM_THREADS = 256
-FIX_UP = 32
-"""Splits per group: their partial sums are added up by one block."""
+"""Most threads of a block."""
 MOST_SPLITS = 1024
 PARTIAL_RESULTS = 1 << 18
 """Maximum partial sums of one gradient: with more results, blocks share none."""
 BLOCKS_PER_MULTIPROCESSOR = 4
 WARP = 32
-ALIGNMENT = 16
-"""Blocks per multiprocessor that are wanted, lanes of a warp, and alignment of partial sums in bytes."""
+EACH = {True: 4, False: 8}
+"""Blocks per multiprocessor that are wanted, lanes of a warp, and loads of a thread that are in flight at once, of
+vectors or of elements."""
+FEW_IN_COLUMNS, FEWEST_COLUMNS = 1 << 18, 1024
+"""Elements up to which sums along this many columns are of few elements."""
+FEW_ROUNDS = 4
+"""Rounds of loads of a thread from which blocks share a sum of few elements: merging takes a microsecond."""
+COLLECTED = 8
+"""Partial sums that a thread collects at once."""
 
 
 class AxisGroup(NamedTuple):
@@ -44,17 +50,18 @@ class AxisGroup(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class SumPlan:
-    """Launch of `reduce_any`.
+    """Launch of `reduce_any`, or of a part of `reduce_two`.
 
     rows: the innermost axis is summed. width: elements of a vector along it. spread: one weight applies to a vector.
-    bits: log2 of a block's threads along the innermost axis. blocks: of results. splits: blocks that share a result.
+    lane_bits, column_bits: log2 of a block's threads for a result, and of its results. splits: blocks that share a
+    result.
     """
 
     rows: bool
     width: int
     spread: bool
-    bits: int
-    blocks: int
+    lane_bits: int
+    column_bits: int
     splits: int
     kept: AxisGroup
     summed: AxisGroup
@@ -62,12 +69,17 @@ class SumPlan:
     def __str__(self) -> str:
         along = "innermost axis summed" if self.rows else "innermost axis kept"
         grid = f"{self.blocks} × {self.splits}"
-        return f"reduce_any, vectors of {self.width}, {self.splits} splits, grid {grid} block {SUM_THREADS}: {along}"
+        return f"reduce_any, vectors of {self.width}, {self.splits} splits, grid {grid} block {self.threads}: {along}"
 
     @property
-    def groups(self) -> int:
-        """Groups of splits; their partial sums are added up first, those of the groups last."""
-        return -(-self.splits // FIX_UP)
+    def blocks(self) -> int:
+        """Blocks of results."""
+        return -(-self.kept.units >> self.column_bits)
+
+    @property
+    def threads(self) -> int:
+        """Threads of a block."""
+        return 1 << self.lane_bits + self.column_bits
 
 
 def beside_plan(problem: ReduceProblem, device: GpuSize) -> ReducePlan | None:
@@ -91,48 +103,55 @@ def sum_plan(full: Shape, gradient: Shape, weight: Shape, widest: int, multiproc
     steps = merge_operands(full, full, gradient, weight)
     kept, summed = _parts(steps)
     rows = steps.strides[1][-1] == 0
-    width = _vector(steps, widest)
+    few = steps.size <= (FEW_ELEMENTS if rows or kept.units < FEWEST_COLUMNS else FEW_IN_COLUMNS)
+    width = 1 if few else _vector(steps, widest)
     spread = width == 1 or steps.strides[2][-1] == 0
     if rows:
         summed = _in_vectors(summed, width)
     else:
         kept = _in_vectors(kept, width)
-    bits = _bits(rows, kept, summed, multiprocessors)
-    lanes = 1 << bits if rows else SUM_THREADS >> bits
-    blocks = -(-kept.units // (SUM_THREADS // lanes))
-    in_flight = lanes * (4 if width > 1 else 8)
-    room = max(1, BLOCKS_PER_MULTIPROCESSOR * multiprocessors // blocks)
-    splits = min(room, -(-summed.units // in_flight), most_splits(prod(gradient)))
-    return SumPlan(rows, width, spread, bits, blocks, splits, kept, summed)
+    if few:
+        lanes, columns = _shape_of_few(kept.units, summed.units, multiprocessors)
+    else:
+        bits, most = _bits(rows, kept, summed, width, multiprocessors), SUM_THREADS.bit_length() - 1
+        lanes, columns = (bits, most - bits) if rows else (most - bits, bits)
+    rounds = -(-summed.units // (EACH[width > 1] << lanes))
+    numbers = (1 if rows else width) << columns
+    collectors = max(SUM_THREADS // numbers, 1) * COLLECTED
+    room = max(1, BLOCKS_PER_MULTIPROCESSOR * multiprocessors // -(-kept.units >> columns))
+    wanted = -(-rounds // FEW_ROUNDS) if few else min(rounds, isqrt(rounds * collectors))
+    splits = max(1, min(room, wanted, most_splits(prod(gradient))))
+    return SumPlan(rows, width, spread, lanes, columns, splits, kept, summed)
+
+
+def _shape_of_few(results: int, terms: int, multiprocessors: int) -> tuple[int, int]:
+    """Base-2 logarithms of the lanes of a result and of a block's results, for few elements.
+
+    A lane takes one element if the device has that many threads, else as many as it loads at once, or more.
+    """
+    most = SUM_THREADS.bit_length() - 1
+    fewest, widest = lane_bits(terms, most), min((terms - 1).bit_length(), most)
+    room = SUM_THREADS * multiprocessors // results
+    lanes = max(fewest, min(widest, room.bit_length() - 1))
+    threads = max(WARP, min(SUM_THREADS, results << lanes))
+    return lanes, (threads - 1).bit_length() - lanes
+
+
+def sum_plans_of_two(
+    full: Shape, gradients: tuple[Shape, Shape], weight: Shape, multiprocessors: int
+) -> tuple[SumPlan, SumPlan] | None:
+    """Plans of two gradients of few elements in one launch; None if a launch for each is better."""
+    if prod(full) > FEW_ELEMENTS:
+        return None
+    plans = [sum_plan(full, gradient, weight, 1, multiprocessors) for gradient in gradients]
+    threads = max(plan.threads for plan in plans)
+    first, second = (replace(plan, column_bits=threads.bit_length() - 1 - plan.lane_bits) for plan in plans)
+    return None if max(first.splits, second.splits) > 1 else (first, second)
 
 
 def most_splits(results: int) -> int:
     """Maximum blocks that share one result, as partial sums have to fit the workspace."""
     return max(1, min(MOST_SPLITS, PARTIAL_RESULTS // max(results, 1)))
-
-
-class PartialPlaces(NamedTuple):
-    """Byte offsets in the workspace of counters, of the splits' and of the groups' partial sums, and its size."""
-
-    arrivals: int
-    splits: int
-    groups: int
-    nbytes: int
-
-
-def partial_places(results: int, sums: int, itemsize: int) -> PartialPlaces:
-    """Bytes for every plan of `sums` gradients of `results` elements each, `itemsize` bytes per partial sum."""
-    splits = most_splits(results)
-    if splits == 1:
-        return PartialPlaces(0, 0, 0, 0)
-    groups = -(-splits // FIX_UP)
-    first = _align(4 * results * (groups + 1))
-    second = first + _align(splits * sums * results * itemsize)
-    return PartialPlaces(0, first, second, second + _align(groups * sums * results * itemsize))
-
-
-def _align(nbytes: int) -> int:
-    return -(-nbytes // ALIGNMENT) * ALIGNMENT
 
 
 def _parts(steps: MergedOperands) -> tuple[AxisGroup, AxisGroup]:
@@ -160,14 +179,15 @@ def _in_vectors(part: AxisGroup, width: int) -> AxisGroup:
     return AxisGroup((*part.lengths[:-1], part.lengths[-1] // width), ends[0], ends[1])
 
 
-def _bits(rows: bool, kept: AxisGroup, summed: AxisGroup, multiprocessors: int) -> int:  # noqa: FBT001
+def _bits(rows: bool, kept: AxisGroup, summed: AxisGroup, width: int, multiprocessors: int) -> int:  # noqa: FBT001
     """Threads along the innermost axis: enough to cover contiguous memory, more if the other axes leave threads idle.
 
     Neighbouring threads read neighbouring memory, and no thread of a small problem is idle. Rows are divided among
     the multiprocessors first: a row gets the threads that those of one multiprocessor leave.
     """
     inner, outer = (summed, -(-kept.units // multiprocessors)) if rows else (kept, summed.units)
-    bits = (min(inner.lengths[-1], WARP) - 1).bit_length()
+    together = WARP if rows or width == 1 else LINE_VECTORS
+    bits = (min(inner.lengths[-1], together) - 1).bit_length()
     most = SUM_THREADS.bit_length() - 1
     spare = most - bits - (outer - 1).bit_length()
     wanted = (inner.units - 1).bit_length() - bits

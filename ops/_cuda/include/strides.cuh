@@ -5,7 +5,8 @@
 
 // AXES, most axes, is defined by ops/_cuda/pointwise.py.
 
-// Lengths of `inner` axes, innermost first; the outermost one needs no length. A: most axes; absent ones have length 1.
+// Lengths of axes, innermost first, but the outermost one. A: number of axes; absent ones have length 1. Of AXES at most,
+// with the number of lengths, `inner`.
 template <int A = AXES>
 struct Axes;
 DEFINE_Axes;  // of ops/_cuda/pointwise.py
@@ -28,7 +29,8 @@ __device__ __forceinline__ Offsets<N, S> strided_offsets(
   Offsets<N, S> found{};
 #pragma unroll
   for (int axis = 0; axis < A; ++axis) {
-    const bool last = axis == A - 1 || (A == AXES && axis == axes.inner);
+    bool last = axis == A - 1;
+    if constexpr (A == AXES) last = last || axis == axes.inner;
     const unsigned int outer = last ? 0 : quotient(index, axes.length[axis]);
     const unsigned int along = last ? index : remainder(index, outer, axes.length[axis]);
 #pragma unroll
@@ -37,10 +39,6 @@ __device__ __forceinline__ Offsets<N, S> strided_offsets(
     index = outer;
   }
   return found;
-}
-
-__device__ __forceinline__ long long strided_offset(unsigned int index, const Axes<>& axes, const Strides<>& strides) {
-  return strided_offsets(index, axes, strides).at[0];
 }
 
 // V flat elements from `at` on of N operands that are smaller than 2^31, in rows of at least V elements along the innermost

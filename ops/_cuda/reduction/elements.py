@@ -77,7 +77,7 @@ STRUCTS = {
 """Structs of `include/reduce_elements.cuh`. innermost: whether the last axis is reduced. Jumps are in elements."""
 
 
-def _lane_bits(length: int, most: int, each: int = ELEMENTS_EACH) -> int:
+def lane_bits(length: int, most: int, each: int = ELEMENTS_EACH) -> int:
     """Base-2 logarithm of the lanes that read `length` elements with all loads in flight; at most `most`."""
     return min((-(-length // each) - 1).bit_length(), most)
 
@@ -124,10 +124,10 @@ def few_rows(problem: ReduceProblem, rows: int, length: int) -> ReducePlan | Non
     block = few and not (whole and problem.itemsize == 4 and problem.paired)
     if not few and not whole and _is_fastest_by_element(problem, length):
         template = _template("BY_ROW", ODD_EACH, streams=problem.read_bytes >= STREAMED_FROM)
-        return _elements(problem, template, struct, _lane_bits(length, 8, ODD_EACH), THREADS, "unaligned rows")
+        return _elements(problem, template, struct, lane_bits(length, 8, ODD_EACH), THREADS, "unaligned rows")
     if length > (ELEMENTS_EACH * THREADS if block else ELEMENTS_LENGTH) or not (few or short):
         return None
-    bits = _lane_bits(length, 8)
+    bits = lane_bits(length, 8)
     threads = max(1 << bits, min(_most_threads(rows << bits), -(-(rows << bits) // WARP) * WARP))
     reason = "few elements" if few else "short unaligned rows"
     return _elements(problem, _usual_template("BY_ROW", length), struct, bits, threads, reason)
@@ -148,7 +148,7 @@ def few_columns(problem: ReduceProblem, layout: Reduction, longest: int = LONGES
     if not 1 < length <= longest or problem.size > LARGEST or not (few or short):
         return None
     long = length > LONG_COLUMN
-    bits = _lane_bits(length, MOST_BITS, LONG_EACH if long else ELEMENTS_EACH)
+    bits = lane_bits(length, MOST_BITS, LONG_EACH if long else ELEMENTS_EACH)
     every = layout.count << bits
     threads = max(WARP, 1 << bits, 1 << (min(every, _most_threads(every)) - 1).bit_length())
     struct = pack(BY_COLUMN_STRUCT, {"length": length, "columns": layout.c})
@@ -174,7 +174,7 @@ def any_axes(problem: ReduceProblem, device: GpuSize, reason: str) -> ReducePlan
         msg = f"{count} results of {length} elements over these axes: 2^31 or more are not supported"
         raise AxisError(msg)
     innermost = axes.reduced[-1] if axes.reduced else True
-    bits = _lane_bits(length, 8 if innermost or count < WARP else 3)
+    bits = lane_bits(length, 8 if innermost or count < WARP else 3)
     blocks = -(-count // (THREADS >> bits))
     wanted = ELEMENTS_BLOCKS * device.multiprocessors // blocks
     splits = max(1, min(most_splits(count, length), length // (ELEMENTS_EACH << bits), wanted, LARGEST_GRID))

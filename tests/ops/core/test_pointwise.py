@@ -13,7 +13,7 @@ from opgauge.ops._core.tuning import override
 from opgauge.ops._cuda import pointwise
 from opgauge.ops._cuda.pointwise import THREADS
 from opgauge.ops.lerp import cuda as lerp
-from opgauge.ops.lerp import cuda_grad
+from opgauge.ops.lerp import cuda_grad, cuda_sums
 
 MULTIPROCESSORS = 132
 
@@ -135,19 +135,19 @@ def test_how_much_is_kept_is_a_launch_parameter(megabytes: int) -> None:
         ((9, 2052), (2052,), None, "lerp_rows<float, 4, 1, 1, -1>"),
         ((9, 2052), (9, 2052), (9, 1), "lerp_rows<float, 4, 1, 1, 0>"),
         ((9, 2052), (9, 1), (2052,), "lerp_rows<float, 4, 1, 0, 1>"),
-        ((3, 1), (3, 1), (3, 2052), "lerp_broadcast<float, 1, 2>"),
-        ((3, 1020), (3, 1), None, "lerp_broadcast<float, 1, 2>"),
-        ((3, 2051), (3, 1), None, "lerp_broadcast<float, 1, 2>"),
-        ((400, 2051), (400, 1), None, "lerp_broadcast<float, 4, 6>"),
-        ((70_000, 1), (70_000, 1024), None, "lerp_broadcast<float, 4, 6>"),
-        ((3, 1, 2048), (3, 5, 2048), None, "lerp_broadcast<float, 1, 3>"),
+        ((3, 1), (3, 1), (3, 2052), "lerp_broadcast<float, 1, 2, true>"),
+        ((3, 1020), (3, 1), None, "lerp_broadcast<float, 1, 2, false>"),
+        ((3, 2051), (3, 1), None, "lerp_broadcast<float, 1, 2, false>"),
+        ((400, 2051), (400, 1), None, "lerp_broadcast<float, 4, 6, false>"),
+        ((70_000, 1), (70_000, 1024), None, "lerp_broadcast<float, 4, 6, false>"),
+        ((3, 1, 2048), (3, 5, 2048), None, "lerp_broadcast<float, 1, 3, false>"),
         ((1,), (1, 20_480), None, "lerp_rows<float, 4, 0, 1, -1>"),
         ((20_480,), (1, 20_480), (1,), "lerp_rows<float, 4, 1, 1, 0>"),
-        ((3, 2052), (3, 1), None, "lerp_broadcast<float, 1, 2>"),
-        ((1,), (1,), (2048,), "lerp_broadcast<float, 1, 1>"),
-        ((5,), (1, 5), (5, 1, 1), "lerp_broadcast<float, 1, 2>"),
-        ((5, 1, 7), (1, 3, 7), None, "lerp_broadcast<float, 1, 3>"),
-        ((5, 1, 7, 1), (1, 3, 1, 9), None, "lerp_broadcast<float, 1, 6>"),
+        ((3, 2052), (3, 1), None, "lerp_broadcast<float, 1, 2, false>"),
+        ((1,), (1,), (2048,), "lerp_broadcast<float, 1, 1, true>"),
+        ((5,), (1, 5), (5, 1, 1), "lerp_broadcast<float, 1, 2, true>"),
+        ((5, 1, 7), (1, 3, 7), None, "lerp_broadcast<float, 1, 3, false>"),
+        ((5, 1, 7, 1), (1, 3, 1, 9), None, "lerp_broadcast<float, 1, 6, false>"),
         ((5,), (1, 5), (1, 5), "lerp_flat<float, 1, true, ANY, 512>"),
         ((40_000,), (1, 40_000), (1, 40_000), "lerp_flat<float, 4, true, VECTORS, 256>"),
         ((40_001,), (1, 40_001), None, "lerp_flat<float, 4, false, ANY, 256>"),
@@ -196,15 +196,15 @@ def launches(
 ) -> list[Launch]:
     """What lerp_grad launches for gradients of these shapes by a weight that is a number."""
     found: list[Launch] = []
-    declared = (*lerp.SOURCE.expressions, *cuda_grad.SUMS.expressions)
+    declared = (*lerp.SOURCE.expressions, *cuda_sums.SUMS.expressions)
 
     def function(expression: str) -> Any:
         assert expression in declared
         return lambda grid, _block, arguments: found.append(Launch(expression, grid, arguments))
 
-    monkeypatch.setattr(cuda_grad, "multiprocessors", lambda: MULTIPROCESSORS)
-    for source in ("SOURCE", "SUMS"):
-        monkeypatch.setattr(cuda_grad, source, type("CudaSource", (), {"function": staticmethod(function)}))
+    for module, source in ((cuda_grad, "SOURCE"), (cuda_sums, "SUMS")):
+        monkeypatch.setattr(module, "multiprocessors", lambda: MULTIPROCESSORS)
+        monkeypatch.setattr(module, source, type("CudaSource", (), {"function": staticmethod(function)}))
     dx, dy = gradients.values()
     dout = Buffer(*np.broadcast_shapes(dx.shape, dy.shape))
     asked: dict[str, Any] = {"weight": weight, "need_x": True, "need_y": True, "workspace": workspace}
@@ -251,42 +251,42 @@ def test_axes_in_the_middle_are_summed_along_columns(
     ],
 )
 def test_partial_sums_have_room(monkeypatch: pytest.MonkeyPatch, x: tuple[int, ...], y: tuple[int, ...]) -> None:
-    """Flagged ones have the start of the workspace, and are apart from those that are left as they are."""
+    """Flagged ones fit the workspace."""
     op = find_op("lerp_grad")
     params = op.params(weight=0.5)
     shapes = op.infer({"x": x, "y": y}, "float32", params)
     workspace = np.zeros(cuda_grad._workspace(shapes, params), np.uint8)
     full = np.broadcast_shapes(x, y)
-    room = cuda_grad._flagged_bytes(shapes.outputs, full)
     gradients = {"dx": Buffer(*x), "dy": Buffer(*y)}
     summed = [one for one in gradients.values() if one.size < np.prod(full)]
     for gradient, launch in zip(summed, launches(monkeypatch, gradients, workspace=workspace), strict=True):
         assert launch.name.startswith(("grad_rows", "reduce_columns", "reduce_elements"))
         assert launch.arguments[-1] is workspace
         splits = int(launch.arguments[-4]) if launch.name.startswith("grad_rows") else launch.grid[1]
-        assert 0 < 8 * splits * gradient.size <= room <= workspace.nbytes
+        assert 0 < 8 * splits * gradient.size <= workspace.nbytes
 
 
 def test_one_minus_a_weight_is_rounded_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """Next to 1, what is left of it is found in float64, where a gradient is summed over axes apart, too."""
     weight = 0.9999995
     gradients = {"dx": Buffer(1, 170, 1), "dy": Buffer(127, 1, 20)}
-    (name, _, (_, tensor, _, _, _, factor, *_)), _ = launches(monkeypatch, gradients, weight)
+    (name, _, (_, tensor, task)), _ = launches(monkeypatch, gradients, weight)
     assert name.startswith("reduce_any<float")
-    assert (tensor, factor["sign"], factor["offset"]) == (None, 0, np.float32(1 - weight))
+    assert (tensor, task["sign"], task["offset"]) == (None, 0, np.float32(1 - weight))
 
 
 def walked(size: int, axes: Any, strides: Any) -> np.ndarray[Any, Any]:
     """Offsets of all elements in the operands, by the arithmetic of `strided_offsets` in strides.cuh."""
     index, found = np.arange(size), np.zeros((size, strides["at"].shape[1]), np.int64)
-    most = len(axes["length"])
+    most = len(strides["at"])
     for axis in range(most):
-        last = axis == most - 1 or (most == pointwise.AXES and axis == axes["inner"])
-        value, multiplier, shift = (int(axes["length"][axis][name]) for name in ("value", "multiplier", "shift"))
-        outer = np.zeros_like(index) if last else ((index * multiplier >> 32) + index) >> shift
-        found += strides["at"][axis].astype(np.int64) * (index if last else index - outer * value)[:, None]
-        if last:
+        step = strides["at"][axis].astype(np.int64)
+        if axis == most - 1 or (most == pointwise.AXES and axis == axes["inner"]):
+            found += step * index[:, None]
             break
+        value, multiplier, shift = (int(axes["length"][axis][name]) for name in ("value", "multiplier", "shift"))
+        outer = ((index * multiplier >> 32) + index) >> shift
+        found += step * (index - outer * value)[:, None]
         index = outer
     return found
 

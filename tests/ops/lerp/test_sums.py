@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from math import prod
 
+import numpy as np
 import pytest
 
-from opgauge.ops import FLOATS
+from opgauge.ops import FLOATS, dtype_info
+from opgauge.ops._core.broadcast import reduced_axes
 from opgauge.ops._cpu import threads
-from opgauge.ops.lerp.sums import FIX_UP, SUM_THREADS, SumPlan, partial_places, sum_plan
+from opgauge.ops.lerp import cuda_grad
+from opgauge.ops.lerp.sums import SUM_THREADS, sum_plan, sum_plans_of_two
 from tests.ops.attempts import case_of, complaint, inputs_of
 
 Shape = tuple[int, ...]
@@ -73,11 +76,6 @@ def test_sums_on_a_gpu_are_right(x: Shape, y: Shape, weight: Shape | None, dtype
     assert judged(x, y, weight, dtype, "cuda") == ""
 
 
-def lanes(plan: SumPlan) -> int:
-    """Threads of a block that share a result."""
-    return 1 << plan.bits if plan.rows else SUM_THREADS >> plan.bits
-
-
 @pytest.mark.parametrize(("full", "gradient", "weight"), PATTERNS)
 @pytest.mark.parametrize("widest", [1, 4, 8])
 def test_plans_cover_everything_once(full: Shape, gradient: Shape, weight: Shape, widest: int) -> None:
@@ -86,7 +84,8 @@ def test_plans_cover_everything_once(full: Shape, gradient: Shape, weight: Shape
     assert plan.kept.units * plan.summed.units * plan.width == prod(full)
     results = plan.kept.units * (1 if plan.rows else plan.width)
     assert results == prod(gradient)
-    assert plan.blocks * (SUM_THREADS // lanes(plan)) >= plan.kept.units
+    assert plan.blocks << plan.column_bits >= plan.kept.units
+    assert 32 <= plan.threads <= SUM_THREADS
 
 
 @pytest.mark.parametrize(("full", "gradient", "weight"), PATTERNS)
@@ -97,23 +96,37 @@ def test_large_sums_fill_the_device(full: Shape, gradient: Shape, weight: Shape)
         assert plan.blocks * plan.splits >= PROCESSORS
 
 
-@pytest.mark.parametrize(("full", "gradient", "weight"), PATTERNS)
-@pytest.mark.parametrize(("sums", "itemsize"), [(1, 4), (1, 8), (2, 4), (2, 8)])
-def test_partial_sums_fit_the_workspace(full: Shape, gradient: Shape, weight: Shape, sums: int, itemsize: int) -> None:
-    """Counters, partial sums of splits and of groups lie side by side in the workspace, whatever the plan."""
-    plan = sum_plan(full, gradient, weight, 4, 1000)
-    if plan.splits == 1:
+@pytest.mark.parametrize(("x", "y", "weight"), GRADIENTS)
+@pytest.mark.parametrize("dtype", ["float16", "float64"])
+def test_partial_sums_fit_the_workspace(x: Shape, y: Shape, weight: Shape | None, dtype: str) -> None:
+    """Two 64-bit words for each number of each split at most, whatever the plan and however large the device."""
+    shapes = {"x": x, "y": y} if weight is None else {"x": x, "y": y, "weight": weight}
+    case = case_of("lerp_grad", shapes, dtype, **({"weight": 0.3} if weight is None else {}))
+    room, full = cuda_grad._workspace(case.resolved, case.params), case.resolved.inputs["dout"].shape
+    summed = [shape for shape in (x, y) if reduced_axes(shape, full)]
+    both = len({reduced_axes(shape, full) for shape in summed}) == 1 and len(summed) == 2
+    for shape in summed:
+        plan = sum_plan(full, shape, weight or (), 4, 1000)
+        words = dtype_info(dtype_info(dtype).accumulate).itemsize // 4
+        assert plan.splits == 1 or 8 * words * (plan.splits - 1) * prod(shape) * (1 + both) <= room
+
+
+@pytest.mark.parametrize(("x", "y", "weight"), GRADIENTS)
+def test_two_sums_of_few_elements_share_blocks(x: Shape, y: Shape, weight: Shape | None) -> None:
+    """Both plans have as many threads in a block, cover their results, and share none with other blocks."""
+    full = np.broadcast_shapes(x, y, weight or ())
+    plans = sum_plans_of_two(full, (x, y), weight or (), PROCESSORS)
+    if plans is None:
+        assert prod(full) > 1 << 13
         return
-    results = prod(gradient)
-    places = partial_places(results, sums, itemsize)
-    assert plan.groups == -(-plan.splits // FIX_UP)
-    assert places.arrivals + 4 * plan.blocks * (plan.groups + 1) <= places.splits
-    assert places.splits + plan.splits * sums * results * itemsize <= places.groups
-    assert places.groups + plan.groups * sums * results * itemsize <= places.nbytes
+    assert plans[0].threads == plans[1].threads
+    for plan in plans:
+        assert plan.splits == 1
+        assert plan.blocks << plan.column_bits >= plan.kept.units
 
 
 def test_weights_that_misalign_vectors_are_read_one_by_one() -> None:
     """A dense weight whose rows do not begin with a vector allows none; a repeated one does."""
-    assert sum_plan((6, 8, 8), (1, 8, 8), (6, 1, 8), 4, PROCESSORS).width == 4
-    assert sum_plan((6, 8, 6), (1, 8, 6), (6, 1, 6), 4, PROCESSORS).width == 1
-    assert sum_plan((6, 9, 8), (1, 9, 8), (6, 9, 1), 4, PROCESSORS).spread
+    assert sum_plan((6000, 8, 8), (1, 8, 8), (6000, 1, 8), 4, PROCESSORS).width == 4
+    assert sum_plan((6000, 8, 6), (1, 8, 6), (6000, 1, 6), 4, PROCESSORS).width == 1
+    assert sum_plan((6000, 9, 8), (1, 9, 8), (6000, 9, 1), 4, PROCESSORS).spread

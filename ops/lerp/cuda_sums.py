@@ -1,0 +1,175 @@
+"""Sums of lerp's gradients on CUDA over any axes, by sums.cu: one launch for one gradient or two."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from opgauge.ops._core.dtype import accumulating, dtype_info
+from opgauge.ops._core.errors import ShapeError
+from opgauge.ops._core.kernel import Bound
+from opgauge.ops._core.op import Array, Shape
+from opgauge.ops._core.plans import announce
+from opgauge.ops._cuda.pointwise import AXES, LARGEST
+from opgauge.ops._cuda.source import CudaSource, flag, multiprocessors, whole_vector
+from opgauge.ops._cuda.struct import DIVISOR, address, pack, pointer
+from opgauge.ops.lerp.cuda import CTYPES, FLAGS, WIDTHS
+from opgauge.ops.lerp.sums import COLLECTED, SUM_THREADS, AxisGroup, SumPlan, sum_plan, sum_plans_of_two
+
+FEW_AXES = 3
+"""Number of axes up to which offsets have code of their own."""
+LANE_BITS, COLUMN_BITS = 4, 4
+"""Bits of `layout` in a task for the base-2 logarithms of a result's lanes and a block's results, below the splits."""
+STEP = np.dtype([("dout", np.int64), ("weight", np.int64), ("length", DIVISOR), ("pad", "V4")])
+"""`Step` of sums.cu: an axis."""
+
+
+def _task(wide: str) -> Any:
+    """`Task` of sums.cu for sums of type `wide`."""
+    return np.dtype(
+        [
+            ("first", pointer("void")),
+            ("offset", wide),
+            ("sign", wide),
+            ("layout", np.int32),
+            *((name, np.uint32) for name in ("units", "terms")),
+            *((name, np.int32) for name in ("kept_axes", "summed_axes")),
+            ("pad", "V4"),
+            *((name, STEP, (AXES,)) for name in ("kept", "summed")),
+            *((name, wide) for name in ("second_offset", "second_sign", "other_offset", "other_sign")),
+            *((name, pointer("void")) for name in ("second", "other")),
+            ("partials", pointer("unsigned long long")),
+        ]
+    )
+
+
+TASKS = {name: _task(name) for name in ("float32", "float64")}
+"""`Task` of sums.cu by NumPy's type of sums."""
+
+
+def _expressions() -> tuple[str, ...]:
+    kinds = [(rows, sums) for rows in FLAGS for sums in (1, 2)]
+    found = [f"reduce_any<{ctype}, 1, {rows}, true, {sums}>" for ctype in CTYPES.values() for rows, sums in kinds]
+    for name, ctype in CTYPES.items():
+        found += [
+            f"reduce_any<{ctype}, {WIDTHS[name]}, {rows}, {spread}, {sums}>" for rows, sums in kinds for spread in FLAGS
+        ]
+        found += [f"reduce_two<{ctype}, {first}, {second}>" for first in FLAGS for second in FLAGS]
+    return tuple(found)
+
+
+SUMS = CudaSource(
+    __file__,
+    "sums.cu",
+    _expressions(),
+    constants={
+        "SUM_AXES": AXES,
+        "FEW_AXES": FEW_AXES,
+        "SUM_THREADS": SUM_THREADS,
+        "COLLECTED": COLLECTED,
+        "LANE_BITS": LANE_BITS,
+        "COLUMN_BITS": COLUMN_BITS,
+    },
+    structs={"Step": STEP} | {f"Task<{dtype_info(name).ctype}>": dtype for name, dtype in TASKS.items()},
+)
+"""Declared instances of sums.cu."""
+
+
+class SummedGradient(NamedTuple):
+    """A gradient to write: its buffer, its input's shape, and dout's factor: offset + sign weight."""
+
+    out: Any
+    shape: Shape
+    offset: Any
+    sign: Any
+
+
+def bind_sum(
+    dout: Any, tensor: Any, summed: Sequence[SummedGradient], other: SummedGradient | None, workspace: Any
+) -> Bound:
+    """One launch for one or two gradients summed over the same axes, and optionally one that is not.
+
+    workspace: zeros, for flagged partial sums.
+    """
+    beside = None if other is None else other.out
+    widest = whole_vector(dout, dout.size, tensor, beside)
+    plan = sum_plan(dout.shape, summed[0].shape, _shape(tensor), widest, multiprocessors())
+    announce(plan)
+    flags = f"{plan.width}, {flag(plan.rows)}, {flag(plan.spread)}, {len(summed)}"
+    function = SUMS.function(f"reduce_any<{CTYPES[dout.dtype.name]}, {flags}>")
+    arguments = (dout, tensor, _pack_task(plan, accumulating(dout), summed, other, workspace))
+    held = (workspace, beside, *(one.out for one in summed))
+
+    def run(_held: Any = held) -> None:  # the arguments contain their addresses alone
+        function((plan.blocks, plan.splits), (plan.threads,), arguments)
+
+    return run
+
+
+def bind_two(dout: Any, tensor: Any, gradients: tuple[SummedGradient, SummedGradient]) -> Bound | None:
+    """One launch for two gradients summed over different axes; None if there are too many elements."""
+    shapes = gradients[0].shape, gradients[1].shape
+    plans = sum_plans_of_two(dout.shape, shapes, _shape(tensor), multiprocessors())
+    if plans is None:
+        return None
+    for plan in plans:
+        announce(plan)
+    function = SUMS.function(f"reduce_two<{CTYPES[dout.dtype.name]}, {', '.join(flag(plan.rows) for plan in plans)}>")
+    wide = accumulating(dout)
+    tasks = (_pack_task(plan, wide, [one], None, None) for plan, one in zip(plans, gradients, strict=True))
+    first, second = plans
+    arguments = (dout, tensor, np.int32(first.blocks), *tasks)
+    grid, block = (first.blocks + second.blocks,), (first.threads,)
+
+    def run(_held: Any = gradients) -> None:  # as in bind_sum
+        function(grid, block, arguments)
+
+    return run
+
+
+def _shape(tensor: Any) -> Shape:
+    return () if tensor is None else tuple(tensor.shape)
+
+
+def _pack_task(
+    plan: SumPlan, wide: Any, summed: Sequence[SummedGradient], other: SummedGradient | None, workspace: Any
+) -> Array:
+    """A `Task` of sums.cu."""
+    first, second = summed[0], summed[-1]
+    values = {
+        "first": address(first.out),
+        "offset": first.offset,
+        "sign": first.sign,
+        "layout": plan.splits << LANE_BITS + COLUMN_BITS | plan.column_bits << LANE_BITS | plan.lane_bits,
+        "units": plan.kept.units,
+        "terms": plan.summed.units,
+        "kept_axes": len(plan.kept.lengths),
+        "summed_axes": len(plan.summed.lengths),
+        "kept": _steps(plan.kept),
+        "summed": _steps(plan.summed),
+        "second_offset": second.offset,
+        "second_sign": second.sign,
+        "other_offset": 0 if other is None else other.offset,
+        "other_sign": 0 if other is None else other.sign,
+        "second": address(second.out),
+        "other": address(None if other is None else other.out),
+        "partials": address(workspace),
+    }
+    return pack(TASKS[np.dtype(wide).name], values)
+
+
+def _steps(part: AxisGroup) -> list[Array]:
+    """A `Step` of sums.cu for each axis, innermost first. Raises ShapeError for 2^31 positions or more."""
+    if part.units >= LARGEST:
+        msg = f"{part.units} positions: a broadcast of 2^31 or more is not supported"
+        raise ShapeError(msg)
+    found = []
+    within = (0, 0)
+    for length, dout, weight in zip(*(reversed(values) for values in part), strict=True):
+        jumps = {"dout": dout - within[0], "weight": weight - within[1]}
+        found.append(pack(STEP, {**jumps, "length": length}))
+        within = dout * length, weight * length
+    nothing = pack(STEP, {"dout": 0, "weight": 0, "length": 1})
+    return found + [nothing] * (AXES - len(found))
