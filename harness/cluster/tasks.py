@@ -74,10 +74,11 @@ class Outcome:
 
 @dataclass(slots=True)
 class _Host:
-    """Members of one host by resource, and the number of tasks that it runs."""
+    """Members of one host by resource, the number of tasks that it runs, and whether one of these was lost before."""
 
     slots: dict[str, int] = field(default_factory=dict)
     tasks: int = 0
+    is_suspect: bool = False
 
 
 def run_tasks(
@@ -146,14 +147,20 @@ class _Dispatcher:
                 publish(self.client, self.key, None)
 
     def _send(self, waiting: deque[Task], hosts: Mapping[str, _Host]) -> None:
-        """Send a task to every free device, and before that the references of those that come later."""
+        """Send a task to every free device, and before that the references of those that come later.
+
+        A task that was lost has its host to itself: if it ends members, no other task is lost twice beside it.
+        """
         for name, host in hosts.items() if self.references else ():
             if host.slots.get(REFERENCE):
                 self._prefetch(waiting, name, host)
         for name, host in hosts.items():
-            while waiting and host.slots.get(waiting[0].backend, 0) > host.tasks:
+            while waiting and host.slots.get(waiting[0].backend, 0) > host.tasks and not host.is_suspect:
                 task = _next(waiting, name)
+                if task.tries and host.tasks:
+                    break
                 waiting.remove(task)
+                host.is_suspect = task.tries > 0
                 if task.host != name:
                     task.host, task.reference = name, None
                 task.tries += 1
@@ -277,6 +284,7 @@ class _Dispatcher:
         for task in self.running.values():
             if task.host in hosts:
                 hosts[task.host].tasks += 1
+                hosts[task.host].is_suspect |= task.tries > 1
         return hosts
 
 

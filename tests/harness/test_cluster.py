@@ -9,12 +9,13 @@ import signal
 import subprocess
 import sys
 import time
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from threading import Thread
+from types import SimpleNamespace
 from typing import TYPE_CHECKING
 
 import pytest
@@ -22,6 +23,7 @@ import pytest
 from opgauge.harness.case.case import Case
 from opgauge.harness.cli.options import load
 from opgauge.harness.cluster import member
+from opgauge.harness.cluster import tasks as sending
 from opgauge.harness.cluster.dispatch import Measured, dispatch, tasks_of
 from opgauge.harness.cluster.local import local_cluster, member_options, remote_cluster, visible_devices
 from opgauge.harness.cluster.simulate import Load, Shape, simulate
@@ -191,6 +193,21 @@ def test_a_trial_that_kills_its_members_is_reported_and_others_finish(
         poisoned = one.result.trial.case.id == poison.id
         assert one.result.status is (Status.ERROR if poisoned else Status.OK), one.result.reason
         assert ("its worker was lost" in one.result.reason) == poisoned
+
+
+@pytest.mark.parametrize(("beside", "sent"), [([], ["lost"]), (["other"], [])])
+def test_what_was_lost_has_its_host_to_itself(
+    beside: Sequence[str], sent: Sequence[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A task that ends the members of a host is sent twice: no other task is lost beside it both times."""
+    made = sending._Dispatcher(SimpleNamespace(), print, references=False)
+    monkeypatch.setattr(made, "_submit", lambda task: task.label)
+    monkeypatch.setattr(sending, "_list_hosts", lambda _: {"h": sending._Host({"cpu": 4})})
+    made.running |= {label: Task(label, "cpu", end_process, tries=1, host="h") for label in beside}
+    waiting = deque([Task("lost", "cpu", end_process, tries=1), Task("fresh", "cpu", end_process)])
+    for _ in range(2):
+        made._send(waiting, made._hosts())
+        assert [*made.running] == [*beside, *sent]
 
 
 def test_without_a_member_for_a_device_it_is_said(client: Client) -> None:
