@@ -30,7 +30,7 @@ FEW, LEAST_GROUPS = 128, 16
 """Maximum elements of a group of few rows and columns, and fewest groups, for which several share a loop."""
 SHORT_POWERS = 31
 """Maximum elements of a row whose powers share a loop with other rows: those of a rest that is no vector take 9 ns."""
-SHORT_GRADIENT = 32
+SHORT_GRADIENT = 31
 """Maximum elements of a row, or columns, for which the gradient's norms are copied, one for each element."""
 
 
