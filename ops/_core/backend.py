@@ -25,8 +25,6 @@ from opgauge.ops._core.op import Array, Shape
 
 BACKENDS = ("cpu", "cuda")
 """Names of the backends, in the order of tables."""
-"""Names of the backends, in the order of tables."""
-"""Names of the backends, in the order of tables."""
 
 
 @dataclass(frozen=True, slots=True)

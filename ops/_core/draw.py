@@ -11,8 +11,6 @@ BATCHES = (1, 1, 2, 3, 4, 8, 16, 32)
 CHANNELS = (1, 3, 4, 8, 12, 16, 24, 32, 48, 64, 96, 100, 128, 192, 256, 320, 512, 768, 1024)
 KERNELS = (1, 1, 1, 2, 3, 3, 3, 4, 5, 7)
 """Candidates, weighted by repetition: images of a batch, channels, and lengths of a kernel's axis."""
-"""Candidates, weighted by repetition: images of a batch, channels, and lengths of a kernel's axis."""
-"""Candidates, weighted by repetition: images of a batch, channels, and lengths of a kernel's axis."""
 
 
 @dataclass(frozen=True, slots=True)

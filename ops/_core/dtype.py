@@ -74,14 +74,10 @@ DTYPES: dict[str, DtypeInfo] = {
     )
 }
 """Supported dtypes by name."""
-"""Supported dtypes by name."""
-"""Supported dtypes by name."""
 
 FLOATS = ("float16", "bfloat16", "float32", "float64")
 INTS = ("int8", "int16", "int32", "int64", "uint8")
 COMPLEX = ("complex64", "complex128")
-"""Names of the floating, integer and complex dtypes."""
-"""Names of the floating, integer and complex dtypes."""
 """Names of the floating, integer and complex dtypes."""
 
 
@@ -95,9 +91,14 @@ def dtype_info(name: str) -> DtypeInfo:
         raise DtypeError(msg) from None
 
 
+def accumulator_info(name: str) -> DtypeInfo:
+    """Properties of the dtype of sums over a dtype. Raises DtypeError."""
+    return dtype_info(dtype_info(name).accumulate)
+
+
 def accumulating(array: Any) -> Any:
     """NumPy type of sums over `array` and of its scalar parameters."""
-    return dtype_info(dtype_info(array.dtype.name).accumulate).numpy.type
+    return accumulator_info(array.dtype.name).numpy.type
 
 
 def dtype_name(numpy_dtype: object) -> str:

@@ -26,7 +26,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from opgauge.ops._core.dtype import dtype_info
+from opgauge.ops._core.dtype import accumulator_info
 from opgauge.ops._core.op import Array
 
 MARGIN = 2.0**-10
@@ -48,7 +48,7 @@ def sign_of(name: str) -> str:
 
 def accumulated_limits(dtype: str) -> tuple[float, float]:
     """Smallest normal and largest number of the accumulating dtype."""
-    info = dtype_info(dtype_info(dtype).accumulate)
+    info = accumulator_info(dtype)
     return float(np.finfo(info.numpy).tiny), info.largest
 
 

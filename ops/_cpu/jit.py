@@ -21,7 +21,7 @@ from numba.core.codegen import get_host_cpu_features
 from numba.extending import intrinsic
 
 from opgauge.ops._core.cache import cache_folder, is_writable
-from opgauge.ops._core.dtype import dtype_info
+from opgauge.ops._core.dtype import accumulator_info
 from opgauge.ops._cpu.threads import load_runtime, parallel
 
 _VIEWS = {"float16": np.uint16, "bfloat16": np.int16, "bool": np.uint8}
@@ -112,7 +112,7 @@ def storage(array: Any) -> Any:
 
 def accumulator(array: Any) -> np.dtype:
     """The dtype of sums over `array`."""
-    return dtype_info(dtype_info(array.dtype.name).accumulate).numpy
+    return accumulator_info(array.dtype.name).numpy
 
 
 @intrinsic

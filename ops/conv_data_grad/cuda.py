@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from opgauge.ops._core.backend import namespace
-from opgauge.ops._core.dtype import FLOATS, dtype_info
+from opgauge.ops._core.dtype import FLOATS, accumulator_info, dtype_info
 from opgauge.ops._core.kernel import Bound
 from opgauge.ops._core.op import Shape, Shapes
 from opgauge.ops._core.plans import announce
@@ -189,7 +189,7 @@ def _by_columns(
     found: ConvGeometry, problem: GemmProblem | None, dy: Any, weight: Any, dx: Any, addend: Any, workspace: Any
 ) -> Bound:
     """Two launches: a product to columns, which are folded into dx."""
-    columns = workspace.view(dtype_info(dtype_info(dx.dtype.name).accumulate).numpy)
+    columns = workspace.view(accumulator_info(dx.dtype.name).numpy)
     if problem is None:
         first = _multiply_by_blas(found, dy, weight, columns)
     else:

@@ -19,7 +19,7 @@ from typing import Literal
 
 import numpy as np
 
-from opgauge.ops._core.dtype import FLOATS, dtype_info
+from opgauge.ops._core.dtype import FLOATS, accumulator_info, dtype_info
 from opgauge.ops._core.errors import ParameterError, ShapeError
 from opgauge.ops._core.op import Array, Input, Op, Shape, Shapes, TensorSpec, Work, tensor_bytes
 from opgauge.ops._core.overflow import MARGIN, accumulated_limits, flushed, overflowing, sum_bounds
@@ -217,7 +217,7 @@ def bound(
 
     With an addend, the sum may be rounded to the dtype before the addition, as in an unfused pair.
     """
-    half_epsilon = dtype_info(dtype_info(dtype).accumulate).epsilon / 2
+    half_epsilon = accumulator_info(dtype).epsilon / 2
     _, largest = accumulated_limits(dtype)
     found = geometry(arrays["x_like"].shape, arrays["filter"].shape, params)
     size = _by_tap(np.abs(arrays["dy"]), np.abs(arrays["filter"]), found)

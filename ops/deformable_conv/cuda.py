@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from opgauge.ops._core.backend import namespace
-from opgauge.ops._core.dtype import FLOATS, dtype_info
+from opgauge.ops._core.dtype import FLOATS, accumulator_info, dtype_info
 from opgauge.ops._core.kernel import Bound
 from opgauge.ops._core.op import Shapes
 from opgauge.ops._core.registry import kernel
@@ -60,7 +60,7 @@ LONG_CHAINS = "the library sums thousands of products in one chain: over twice t
 def _expressions() -> tuple[str, ...]:
     found: list[str] = []
     for name in FLOATS:
-        ctype, wide = dtype_info(name).ctype, dtype_info(dtype_info(name).accumulate).ctype
+        ctype, wide = dtype_info(name).ctype, accumulator_info(name).ctype
         found += [f"unfold<{ctype}>", f"fold_in_order<{ctype}>", f"gather<{ctype}>"]
         found.append(f"add_splits<{ctype}>")
         for item in dict.fromkeys((ctype, wide)):

@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from opgauge.ops._core.dtype import FLOATS, dtype_info
+from opgauge.ops._core.dtype import FLOATS, accumulator_info, dtype_info
 from opgauge.ops._core.kernel import Bound
 from opgauge.ops._cuda.source import CudaSource, Gpu
 from opgauge.ops._cuda.struct import DIVISOR, pack
@@ -176,7 +176,7 @@ def direct_config(found: SamplingGeometry, dtype: str, gpu: Gpu) -> DirectLayout
     """The configuration for `gpu`; None if `direct` does not pay or does not fit."""
     if found.samples == 0 or found.out_channels == 0 or not pays(found):
         return None
-    layout = direct_layout(found, dtype_info(dtype_info(dtype).accumulate).itemsize, gpu.multiprocessors)
+    layout = direct_layout(found, accumulator_info(dtype).itemsize, gpu.multiprocessors)
     return layout if layout.countable and layout.shared_bytes <= gpu.shared_memory_bytes else None
 
 

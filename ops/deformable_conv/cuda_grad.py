@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from opgauge.ops._core.backend import namespace
-from opgauge.ops._core.dtype import FLOATS, dtype_info
+from opgauge.ops._core.dtype import FLOATS, accumulator_info, dtype_info
 from opgauge.ops._core.kernel import Bound
 from opgauge.ops._core.op import Shapes
 from opgauge.ops._core.plans import announce
@@ -131,7 +131,7 @@ def _filter_grad_directly(found: SamplingGeometry, columns: Any, out_grad: Any, 
     rows, splits, kind = outs // found.groups, _filter_splits(found), ctype(to)
     share = -(-pixels // splits)
     function = SOURCE.function(f"filter_grad<{kind}, {kind}, {FILTER_ROWS}>")
-    sums = workspace.view(dtype_info(dtype_info(to.dtype.name).accumulate).numpy)
+    sums = workspace.view(accumulator_info(to.dtype.name).numpy)
     numbers = (*map(np.int32, (pixels, share, outs, rows)), divisor(depth), divisor(found.pixels))
     grid = (found.channels * found.taps, splits, -(-rows // FILTER_ROWS))
     add = _add_splits(sums, to, splits)
@@ -150,7 +150,7 @@ def _filter_grad(found: SamplingGeometry, columns: Any, out_grad: Any, to: Any, 
     each, pixels, rows = found.out_channels // found.groups, found.pixels, found.depth
     if supported(to.dtype.name, current_gpu()):
         return multiply(_filter_product(found, to.dtype.name), out_grad, columns, to, None, workspace)
-    wide = dtype_info(dtype_info(to.dtype.name).accumulate).numpy
+    wide = accumulator_info(to.dtype.name).numpy
     sums = workspace.view(wide)[: found.batch * to.size].reshape(found.batch, found.groups, each, rows)
 
     grads = out_grad.reshape(found.batch, found.groups, each, pixels)
@@ -242,7 +242,7 @@ def _backward(*, in_order: bool) -> Callable[..., Bound]:
         steps: list[Bound] = []
         if x.size == 0 or filter.size == 0:
             return _run([partial(gradient.fill, 0) for gradient in out.values()])
-        wide = dtype_info(dtype_info(x.dtype.name).accumulate).numpy
+        wide = accumulator_info(x.dtype.name).numpy
         parts = _Buffers(found, x.dtype.name, current_gpu()).cut(workspace)
         gradient, sums = parts[0].view(wide), parts[1].view(wide)
         columns = gradient if x.dtype == wide else parts[2].view(x.dtype)

@@ -17,7 +17,7 @@ from math import isfinite
 
 import numpy as np
 
-from opgauge.ops._core.dtype import dtype_info
+from opgauge.ops._core.dtype import accumulator_info, dtype_info
 from opgauge.ops._core.errors import ParameterError, ShapeError
 from opgauge.ops._core.op import Array, Input, Op, Shape, Shapes, TensorSpec, Work, tensor_bytes
 from opgauge.ops._core.overflow import accumulated_limits, flushed, overflowing, sum_bounds
@@ -209,7 +209,7 @@ def bound(
 ) -> dict[str, Array | float]:
     """Rounding of a long sum, of coordinates (independent from sample to sample) and of 16-bit columns."""
     magnitude, wobble = output_bounds(arrays, _found(arrays, params))
-    epsilon = dtype_info(dtype_info(dtype).accumulate).epsilon
+    epsilon = accumulator_info(dtype).epsilon
     allowed = UNITS * epsilon / 2 * magnitude + _wobbles(dtype) * epsilon * wobble + flushed(outputs["out"], dtype)
     weights, tiny = np.abs(arrays["filter"]), accumulated_limits(dtype)[0]
     allowed = allowed + tiny * (weights[0].size + weights.sum(axis=(1, 2, 3)))[:, None, None]
@@ -226,7 +226,7 @@ def bound_grad(
     arrays: Mapping[str, Array], outputs: Mapping[str, Array], params: DeformableConvGradParams, dtype: str
 ) -> dict[str, Array | float]:
     """Rounding of long sums (two in sequence except for the filter), of coordinates, of 16-bit columns."""
-    epsilon = dtype_info(dtype_info(dtype).accumulate).epsilon
+    epsilon = accumulator_info(dtype).epsilon
     magnitudes, wobble = gradient_bounds(arrays, _found(arrays, params), epsilon)
     small = [gradient_bounds(changed, _found(arrays, params), epsilon)[0] for changed in _small(arrays, dtype)]
     held = dtype_info(dtype).epsilon if dtype_info(dtype).itemsize == PAIR else 0.0

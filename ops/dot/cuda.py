@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from opgauge.ops._core.axes import MergedAxes, merge_axes
-from opgauge.ops._core.dtype import FLOATS, dtype_info
+from opgauge.ops._core.dtype import FLOATS, accumulator_info, dtype_info
 from opgauge.ops._core.kernel import Bound
 from opgauge.ops._core.op import Params, Shapes
 from opgauge.ops._core.registry import kernel
@@ -52,7 +52,7 @@ def dot(*, x: Any, y: Any, out: dict[str, Any], workspace: Any) -> Bound:
     if x.size == 0:
         return bind_fill(result, 0)
     dtype = x.dtype.name
-    accumulator = dtype_info(dtype_info(dtype).accumulate).itemsize
+    accumulator = accumulator_info(dtype).itemsize
     nothing = np.zeros((), [("unused", np.uint32)])
     functor = Functor(FUNCTORS[dtype], WIDTHS[dtype], accumulator, nothing)
     return launch(SOURCE, functor, _axes(x.shape), x, y, result, workspace)

@@ -9,7 +9,7 @@ from math import log2
 
 import numpy as np
 
-from opgauge.ops._core.dtype import COMPLEX, FLOATS, dtype_info
+from opgauge.ops._core.dtype import COMPLEX, FLOATS, accumulator_info, dtype_info
 from opgauge.ops._core.errors import ShapeError
 from opgauge.ops._core.op import Array, Input, Op, Shape, Shapes, TensorSpec, Work, tensor_bytes
 from opgauge.ops._core.overflow import accumulated_limits, flushed, sum_bounds
@@ -59,7 +59,7 @@ def bound(
     del params
     if dtype_info(dtype).kind in ("int", "uint"):
         return {"out": 0.0}
-    wide = dtype_info(dtype_info(dtype).accumulate)
+    wide = accumulator_info(dtype)
     units = wide.epsilon / 2 * (log2(max(arrays["x"].shape[-1], 1)) + 6)
     x, y = arrays["x"], arrays["y"]
     terms = _size(x) * _size(y)

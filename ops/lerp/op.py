@@ -19,7 +19,7 @@ import numpy as np
 
 from opgauge.ops._core.axes import sum_units
 from opgauge.ops._core.broadcast import broadcast_shape, reduce_to, reduced_axes
-from opgauge.ops._core.dtype import FLOATS, dtype_info
+from opgauge.ops._core.dtype import FLOATS, accumulator_info
 from opgauge.ops._core.errors import ParameterError, ShapeError
 from opgauge.ops._core.op import Array, Input, Op, Shape, Shapes, TensorSpec, Work, tensor_bytes
 from opgauge.ops._core.overflow import MARGIN, accumulated_limits, overflowing, sum_bounds
@@ -130,7 +130,7 @@ def work_grad(shapes: Shapes, params: LerpGradParams) -> Work:
 
 
 def _half_epsilon(dtype: str) -> float:
-    return dtype_info(dtype_info(dtype).accumulate).epsilon / 2
+    return accumulator_info(dtype).epsilon / 2
 
 
 def bound(

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from opgauge.ops._core.axes import Axis, MergedAxes, merge_axes, normalize_axes
-from opgauge.ops._core.dtype import FLOATS, dtype_info
+from opgauge.ops._core.dtype import FLOATS, accumulator_info, dtype_info
 from opgauge.ops._core.kernel import Bound
 from opgauge.ops._core.op import Params, Shapes
 from opgauge.ops._core.registry import kernel
@@ -44,7 +44,7 @@ def mean(*, x: Any, axis: Axis, keepdim: bool, out: dict[str, Any], workspace: A
     if x.size == 0:
         return bind_fill(result, np.nan)
     axes = _axes(x.shape, axis)
-    wide = dtype_info(dtype_info(x.dtype.name).accumulate).numpy
+    wide = accumulator_info(x.dtype.name).numpy
     name, width = NAMES[x.dtype.name]
     count = wide.type(axes.length)
     value = np.array((count, 1 / count), [("count", wide), ("inverse", wide)])

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from opgauge.ops._core.axes import Axis, normalize_axes, plain_axis, reduced_shape, sum_pairwise, sum_units
-from opgauge.ops._core.dtype import FLOATS, dtype_info
+from opgauge.ops._core.dtype import FLOATS, accumulator_info
 from opgauge.ops._core.op import Array, Input, Op, Shape, Shapes, TensorSpec, Work, tensor_bytes
 from opgauge.ops._core.overflow import accumulated_limits, sum_bounds
 from opgauge.ops._core.params import make_plain
@@ -59,7 +59,7 @@ def bound(
     x = arrays["x"]
     axes = normalize_axes(params.axis, x.ndim)
     n = max(x.size // max(outputs["out"].size, 1), 1)
-    half = dtype_info(dtype_info(dtype).accumulate).epsilon / 2
+    half = accumulator_info(dtype).epsilon / 2
     _, largest = accumulated_limits(dtype)
     size = np.sum(np.abs(x) / n, axis=axes, keepdims=params.keepdim)
     size = np.where(np.isfinite(size), size, 0.0)

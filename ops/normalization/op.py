@@ -24,7 +24,7 @@ from typing import NamedTuple
 import numpy as np
 
 from opgauge.ops._core.axes import normalize_axes, sum_pairwise
-from opgauge.ops._core.dtype import FLOATS, dtype_info
+from opgauge.ops._core.dtype import FLOATS, accumulator_info, dtype_info
 from opgauge.ops._core.errors import ParameterError, ShapeError
 from opgauge.ops._core.op import Array, Input, Op, Shape, Shapes, TensorSpec, Work, tensor_bytes
 from opgauge.ops._core.overflow import (
@@ -177,7 +177,7 @@ def bound(
     E[x^2] - E[x]^2 does not achieve. With an addend, y may be rounded to the dtype before the addition,
     as in an unfused pair of ops.
     """
-    epsilon = dtype_info(dtype_info(dtype).accumulate).epsilon
+    epsilon = accumulator_info(dtype).epsilon
     x, largest = arrays["x"], accumulated_limits(dtype)[1]
     axis = params.axis % x.ndim
     others = tuple(other for other in range(x.ndim) if other != axis)

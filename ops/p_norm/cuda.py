@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from opgauge.ops._core.axes import Axis, MergedAxes, merge_axes, normalize_axes
-from opgauge.ops._core.dtype import FLOATS, dtype_info
+from opgauge.ops._core.dtype import FLOATS, accumulator_info
 from opgauge.ops._core.kernel import Bound
 from opgauge.ops._core.op import Params, Shapes
 from opgauge.ops._core.registry import kernel
@@ -45,7 +45,7 @@ def p_norm(*, x: Any, porder: float | str, axis: Axis, keepdim: bool, out: dict[
     if x.size == 0:
         return bind_fill(y, 0)
     p, dtype = order_of(porder), x.dtype.name
-    wide = dtype_info(dtype_info(dtype).accumulate).numpy
+    wide = accumulator_info(dtype).numpy
     mode = MODES.get(p, "POWER")
     accumulator = ACCUMULATOR_BYTES if mode == "COUNT" else wide.itemsize
     value = np.array((p, 1 / p if p else 0.0), [("p", wide), ("inverse", wide)])

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from opgauge.ops._core.axes import Axis, Reduction, as_reduction, normalize_axes, to_rows
-from opgauge.ops._core.dtype import FLOATS, accumulating, dtype_info
+from opgauge.ops._core.dtype import FLOATS, accumulating, accumulator_info, dtype_info
 from opgauge.ops._core.kernel import Bound
 from opgauge.ops._core.op import Params, Shapes
 from opgauge.ops._core.registry import kernel
@@ -256,7 +256,7 @@ def _three_workspace(shapes: Shapes, params: Params) -> int:
     dtype = shapes.inputs["x"].dtype
     if abs(order_of(params.porder)) == inf or params.porder == 0:
         return _grad_workspace(shapes, params)
-    itemsize = dtype_info(dtype_info(dtype).accumulate).itemsize
+    itemsize = accumulator_info(dtype).itemsize
     return _part_bytes(shapes.inputs["y"].size * itemsize) + shapes.inputs["x"].size * itemsize
 
 
@@ -285,7 +285,7 @@ def p_norm_grad_three_kernel(
     p, dtype = order_of(porder), x.dtype.name
     if abs(p) == inf or p == 0:
         return p_norm_grad(x=x, y=y, dy=dy, porder=porder, axis=axis, keepdim=False, out=out, workspace=workspace)
-    wide = dtype_info(dtype_info(dtype).accumulate).numpy
+    wide = accumulator_info(dtype).numpy
     layout = as_reduction(x.shape, normalize_axes(axis, x.ndim))
     q, part = wide.type(p - 1), workspace
     spread = workspace[_part_bytes(y.size * wide.itemsize) :]

@@ -21,7 +21,7 @@ from typing import Literal
 import numpy as np
 
 from opgauge.ops._core.axes import Axis, normalize_axes, plain_axis, reduced_shape, sum_pairwise, sum_units
-from opgauge.ops._core.dtype import FLOATS, dtype_info
+from opgauge.ops._core.dtype import FLOATS, accumulator_info
 from opgauge.ops._core.errors import ParameterError
 from opgauge.ops._core.op import Array, Input, Op, Shape, Shapes, TensorSpec, Work, tensor_bytes
 from opgauge.ops._core.overflow import MARGIN, SIGNED, SIGNED_NUMBER, overflowing, sign_of
@@ -177,7 +177,7 @@ def bound(
     p, y = order(params), np.abs(outputs["y"])
     if p == 0 or abs(p) == inf or arrays["x"].size == 0:
         return {"y": 0.0}
-    wide = dtype_info(dtype_info(dtype).accumulate)
+    wide = accumulator_info(dtype)
     axes = normalize_axes(params.axis, arrays["x"].ndim)
     magnitude, costs = np.abs(arrays["x"]), p not in {1.0, 2.0}
     unit = _deciding(magnitude, p, axes)
@@ -216,7 +216,7 @@ def bound_grad(
     p = order(params)
     if p in {0.0, 1.0}:
         return {"dx": 0.0}
-    wide = dtype_info(dtype_info(dtype).accumulate)
+    wide = accumulator_info(dtype)
     dx = np.abs(outputs["dx"])
     if abs(p) == inf:
         return {"dx": 4 * wide.epsilon * np.where(np.isfinite(dx), dx, 0.0)}

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from opgauge.ops._core.dtype import INTS, dtype_info
+from opgauge.ops._core.dtype import INTS, accumulator_info, dtype_info
 from opgauge.ops._core.kernel import Bound
 from opgauge.ops._core.registry import kernel
 from opgauge.ops._cuda.pointwise import CONSTANTS, flat_launch, flat_names, flat_width
@@ -26,7 +26,7 @@ def scale(*, x: Any, scale: Any, bias: float, bias_after_scale: bool, out: dict[
     if x.size == 0:
         return lambda: None
     dtype = x.dtype.name
-    held = dtype_info(dtype_info(dtype).accumulate).numpy
+    held = accumulator_info(dtype).numpy
 
     def number(value: float) -> Any:
         return held.type(as_integer(value, held) if dtype in INTS else value)

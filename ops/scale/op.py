@@ -12,7 +12,7 @@ from math import isfinite, prod
 
 import numpy as np
 
-from opgauge.ops._core.dtype import FLOATS, INTS, dtype_info
+from opgauge.ops._core.dtype import FLOATS, INTS, accumulator_info, dtype_info
 from opgauge.ops._core.errors import ParameterError, ShapeError
 from opgauge.ops._core.op import Array, Input, Op, Shape, Shapes, TensorSpec, Work, tensor_bytes
 from opgauge.ops._core.overflow import MARGIN, SIGNED_NUMBER, accumulated_limits, flushed, overflowing, sign_of
@@ -96,7 +96,7 @@ def bound(
     """Each rounding of the accumulating dtype: of scale, of bias, of the product or the sum."""
     if dtype_info(dtype).kind != "float":
         return {"out": 0.0}
-    epsilon = 2 * dtype_info(dtype_info(dtype).accumulate).epsilon
+    epsilon = 2 * accumulator_info(dtype).epsilon
     scale = float(arrays["scale"].reshape(-1)[0]) if "scale" in arrays else params.scale
     x, bias, factor = np.abs(arrays["x"]), abs(params.bias), abs(scale)
     small_x, small_bias, small_factor = (flushed(np.asarray(one), dtype) for one in (x, bias, factor))

@@ -10,7 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from opgauge.ops import ShapeError, dtype_info, find_op
+from opgauge.ops import ShapeError, find_op
+from opgauge.ops._core.dtype import accumulator_info
 from opgauge.ops.dot.op import DTYPES
 from tests.ops.attempts import case_of, complaint, inputs_of, outputs_of, passes
 
@@ -102,7 +103,7 @@ def test_correct_products_pass(length: int, dtype: str, seed: int) -> None:
     rng = np.random.default_rng(seed)
     case = case_of("dot", {"x": (2, length)}, dtype)
     inputs = inputs_of(case, x=rng.random((2, length)), y=rng.random((2, length)))
-    wide = dtype_info(dtype_info(dtype).accumulate).numpy
+    wide = accumulator_info(dtype).numpy
     x, y = (inputs.values[name].astype(wide) for name in ("x", "y"))
     assert passes(case, inputs, out=(x * y).sum(axis=-1))
 

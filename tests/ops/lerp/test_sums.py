@@ -7,8 +7,9 @@ from math import prod
 import numpy as np
 import pytest
 
-from opgauge.ops import FLOATS, dtype_info
+from opgauge.ops import FLOATS
 from opgauge.ops._core.broadcast import reduced_axes
+from opgauge.ops._core.dtype import accumulator_info
 from opgauge.ops._cpu import threads
 from opgauge.ops.lerp import cuda_grad
 from opgauge.ops.lerp.sums import SUM_THREADS, sum_plan, sum_plans_of_two
@@ -107,7 +108,7 @@ def test_partial_sums_fit_the_workspace(x: Shape, y: Shape, weight: Shape | None
     both = len({reduced_axes(shape, full) for shape in summed}) == 1 and len(summed) == 2
     for shape in summed:
         plan = sum_plan(full, shape, weight or (), 4, 1000)
-        words = dtype_info(dtype_info(dtype).accumulate).itemsize // 4
+        words = accumulator_info(dtype).itemsize // 4
         assert plan.splits == 1 or 8 * words * (plan.splits - 1) * prod(shape) * (1 + both) <= room
 
 

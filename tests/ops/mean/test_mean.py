@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from opgauge.ops import FLOATS, AxisError, KernelNotFoundError, dtype_info, find_kernel, find_op
+from opgauge.ops._core.dtype import accumulator_info
 from tests.draws import drawn_of
 from tests.ops.attempts import case_of, complaint, inputs_of, outputs_of, passes
 
@@ -153,7 +154,7 @@ def test_correct_means_pass(length: int, dtype: str, low: float, seed: int) -> N
     """A sum from left to right in the accumulating dtype, divided once, is right."""
     case = case_of("mean", {"x": (2, length)}, dtype, axis=1)
     inputs = inputs_of(case, x=np.random.default_rng(seed).uniform(low, 1, (2, length)))
-    wide = dtype_info(dtype_info(dtype).accumulate).numpy
+    wide = accumulator_info(dtype).numpy
     total = np.add.accumulate(inputs.values["x"].astype(wide), axis=1)[:, -1]
     assert passes(case, inputs, out=total / wide.type(length))
 

@@ -16,6 +16,7 @@ from opgauge.harness.case.case import Case
 from opgauge.harness.worker.inputs import Inputs
 from opgauge.harness.worker.verify import expect
 from opgauge.ops import FLOATS, dtype_info
+from opgauge.ops._core.dtype import accumulator_info
 from tests.draws import drawn_of
 from tests.ops.attempts import case_of, inputs_of, passes
 
@@ -26,7 +27,7 @@ CASES = 50
 
 def widened(inputs: Inputs, name: str, dtype: str) -> Array:
     """An input in the dtype in which `dtype` accumulates."""
-    return np.asarray(inputs.values[name].astype(dtype_info(dtype_info(dtype).accumulate).numpy))
+    return np.asarray(inputs.values[name].astype(accumulator_info(dtype).numpy))
 
 
 def operands(inputs: Inputs, dtype: str) -> tuple[Array, Array, Array]:
