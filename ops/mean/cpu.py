@@ -19,6 +19,8 @@ TASKS = 16
 """Tasks per thread, for load balance."""
 NARROW, LINE = 64, 256
 """Maximum columns of which several rows are summed in one vector loop, and its elements."""
+MOST_COLUMNS = 2048
+"""Maximum columns of a task that sums few rows."""
 LEAST_BLOCKS = 16
 """Fewest blocks of few rows and columns that share the memory for sums, instead of a task for each."""
 
@@ -65,6 +67,9 @@ def _step(layout: Reduction, x: Any, result: Any) -> Bound:
         return bind(jit.mean_of_narrow_columns.on(threads), *rows, zero)
     if c > 1:
         columns, means = source.reshape(a, r1, b, r2, c), target.reshape(a, b, c)
+        if layout.length <= jit.DEPTH:
+            tile = max(jit.TILE, min(MOST_COLUMNS, a * b * c // (threads * TASKS)))
+            return bind(jit.mean_of_short_columns.on(threads), columns, means, zero, tile)
         partial = np.empty((_parts(layout, jit.TILE), a, b, c))
         return bind(jit.mean_of_columns.on(threads), columns, means, partial, zero)
     if b == 1 and layout.length <= BLOCK:

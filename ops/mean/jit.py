@@ -76,7 +76,7 @@ def _spill(totals: Any, into: Any, zero: Any) -> None:
 
 
 @njit(**INNER)
-def _divide(sums: Any, length: int, out: Any) -> None:
+def _divide(sums: Any, length: Any, out: Any) -> None:
     for index in range(sums.size):
         out[index] = narrow(sums[index] / length, out[index])
 
@@ -103,8 +103,7 @@ def mean_of_few_rows(x: Any, out: Any, zero: Any, pieces: int) -> None:
             for row in range(1, rows):
                 for k in range(c):
                     totals[k] += widen(x[i, row, k])
-            for k in range(c):
-                out[i, k] = narrow(np.float64(totals[k]) / rows, out[i, k])
+            _divide(totals, type(zero)(rows), out[i])
 
 
 @njit(**INNER)
@@ -140,6 +139,24 @@ def mean_of_narrow_columns(x: Any, out: Any, partial: Any, zero: Any) -> None:
     if parts > 1:
         for i in range(a):
             _fold(partial[i], length, out[i])
+
+
+@parallel(error_model="numpy")
+def mean_of_short_columns(x: Any, out: Any, zero: Any, tile: int) -> None:
+    """Means of x (a, r1, b, r2, c) into out (a, b, c), for at most `DEPTH` rows, by tiles of columns.
+
+    Such sums need no float64: it would be most of the time, and an array of the size of x for two rows.
+    """
+    a, r1, b, r2, c = x.shape
+    tiles = (c + tile - 1) // tile
+    for task in prange(a * b * tiles):
+        i, j, first = task // (b * tiles), task // tiles % b, task % tiles * tile
+        end = min(first + tile, c)
+        totals = np.full(end - first, zero)
+        for u in range(r1):
+            for v in range(r2):
+                _add_row(x[i, u, j, v, first:end], totals)
+        _divide(totals, type(zero)(r1 * r2), out[i, j, first:end])
 
 
 @parallel(error_model="numpy")
