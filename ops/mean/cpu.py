@@ -57,27 +57,35 @@ def _step(layout: Reduction, x: Any, result: Any) -> Bound:
     a, r1, b, r2, c = layout.shape
     source, target, zero = storage(x), storage(result), accumulator(x).type(0)
     threads = count(x.nbytes, x.size * (3 if x.dtype.itemsize == 2 else 1))
-    if 1 < c <= NARROW and b == 1 and layout.length <= jit.DEPTH and a >= LEAST_BLOCKS:
-        blocks = source.reshape(a, layout.length, c), target.reshape(a, c)
-        return bind(jit.mean_of_few_rows.on(threads), *blocks, zero, pieces_for(threads, TASKS))
-    line = LINE // c * c
-    if 1 < c <= NARROW and b == 1 and layout.length * c >= 2 * line:
-        parts = max(1, min(TASKS // a, layout.length * c // BLOCK))
-        rows = source.reshape(a, -1), target.reshape(a, c), np.empty((a, parts, line))
-        return bind(jit.mean_of_narrow_columns.on(threads), *rows, zero)
     if c > 1:
-        columns, means = source.reshape(a, r1, b, r2, c), target.reshape(a, b, c)
-        if layout.length <= jit.DEPTH:
-            tile = max(jit.TILE, min(MOST_COLUMNS, a * b * c // (threads * TASKS)))
-            return bind(jit.mean_of_short_columns.on(threads), columns, means, zero, tile)
-        partial = np.empty((_parts(layout, jit.TILE), a, b, c))
-        return bind(jit.mean_of_columns.on(threads), columns, means, partial, zero)
+        return _columns(layout, source, target, zero, threads)
     if b == 1 and layout.length <= BLOCK:
         rows, pieces = source.reshape(a, layout.length), pieces_for(threads, TASKS)
         return bind(jit.mean_of_rows.on(threads), rows, target.reshape(-1), zero, pieces)
     pieces, length = (r1, r2) if b > 1 else (1, layout.length)
     partial = np.empty((a, b, pieces, -(-length // BLOCK)))
     return bind(jit.mean_of_pieces.on(threads), source.reshape(-1, length), target.reshape(-1), partial, zero)
+
+
+def _columns(layout: Reduction, source: Any, target: Any, zero: Any, threads: int) -> Bound:
+    """Means along columns."""
+    from opgauge.ops.mean import jit
+
+    a, r1, b, r2, c = layout.shape
+    if c <= NARROW and b == 1 and layout.length <= jit.DEPTH and a >= LEAST_BLOCKS:
+        blocks = source.reshape(a, layout.length, c), target.reshape(a, c)
+        return bind(jit.mean_of_few_rows.on(threads), *blocks, zero, pieces_for(threads, TASKS))
+    line = LINE // c * c
+    if c <= NARROW and b == 1 and layout.length * c >= 2 * line:
+        parts = max(1, min(TASKS // a, layout.length * c // BLOCK))
+        rows = source.reshape(a, -1), target.reshape(a, c), np.empty((a, parts, line))
+        return bind(jit.mean_of_narrow_columns.on(threads), *rows, zero)
+    columns, means = source.reshape(a, r1, b, r2, c), target.reshape(a, b, c)
+    if layout.length <= jit.DEPTH:
+        tile = max(jit.TILE, min(MOST_COLUMNS, a * b * c // (threads * TASKS)))
+        return bind(jit.mean_of_short_columns.on(threads), columns, means, zero, tile)
+    partial = np.empty((_parts(layout, jit.TILE), a, b, c))
+    return bind(jit.mean_of_columns.on(threads), columns, means, partial, zero)
 
 
 def _parts(layout: Reduction, tile: int) -> int:

@@ -26,6 +26,8 @@ BLOCK = 1 << 12
 """Elements summed without widening: bounds the error of a sum, and is one task of a thread."""
 TASKS = 16
 """Tasks per thread, for load balance."""
+MOST_COLUMNS = 2048
+"""Maximum columns of a task that takes few rows."""
 FEW, LEAST_GROUPS = 128, 16
 """Maximum elements of a group of few rows and columns, and fewest groups, for which several share a loop."""
 SHORT_POWERS = 31
@@ -80,6 +82,10 @@ def _step(layout: Reduction, x: Any, y: Any, p: float) -> Bound:
         return bind(jit.norm_of_few_rows.on(threads), *flat, sizes, pieces, mode, order)
     if c > 1:
         shape = (a, 1, 1, layout.length, c) if b == 1 else shape  # rows lie one after the other
+        if c > jit.NARROW and layout.length <= jit.DEPTH:
+            tile = max(jit.TILE, min(MOST_COLUMNS, target.size // (threads * TASKS)))
+            short = source.reshape(-1, c), target.reshape(-1, c), start, shape
+            return bind(jit.norm_short_columns.on(threads), *short, mode, order, tile)
         partial = np.empty((_parts(layout, jit.TILE), a * b, c))
         columns = source.reshape(-1, c), target.reshape(-1, c), partial, start, shape
         return bind(jit.norm_columns.on(threads), *columns, mode, order)

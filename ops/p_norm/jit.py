@@ -274,6 +274,34 @@ def norm_columns(x: Any, y: Any, partial: Any, start: Any, shape: Any, mode: int
 
 
 @njit(**INNER)
+def _finish_short(totals: Any, y: Any, mode: int, p: Any) -> None:
+    """The norms of sums in the accumulating dtype; roots but square ones are of float64."""
+    if mode in (CUBE, POWER):
+        _finish_all(totals.astype(np.float64), y, mode, p)
+    elif mode == SQUARE:
+        for index in range(totals.size):
+            y[index] = narrow(np.sqrt(totals[index]), y[index])
+    else:
+        for index in range(totals.size):
+            y[index] = narrow(totals[index], y[index])
+
+
+@parallel(error_model="numpy")
+def norm_short_columns(x: Any, y: Any, start: Any, shape: Any, mode: int, p: Any, tile: int) -> None:
+    """Norms of x (a r1 b r2, c) into y (a b, c), for at most `DEPTH` rows, by tiles of columns: no float64 sums."""
+    _, r1, b, r2, c = shape
+    tiles = (c + tile - 1) // tile
+    for task in prange(y.shape[0] * tiles):
+        slot, first = np.int64(task) // tiles, np.int64(task) % tiles * tile
+        end = min(first + tile, c)
+        totals = np.full(end - first, start)
+        for u in range(r1):
+            row = ((slot // b * r1 + u) * b + slot % b) * r2
+            _add_rows(x, (row, row + r2), first, totals, mode, p)
+        _finish_short(totals, y[slot, first:end], mode, p)
+
+
+@njit(**INNER)
 def _write_terms(x: Any, first: int, terms: Any, mode: int, p: Any) -> None:
     """Terms of the sums, or magnitudes to pick from, of the elements of flat x from `first` on."""
     start, count = np.uint64(first), np.uint64(terms.size)
