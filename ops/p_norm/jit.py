@@ -278,12 +278,9 @@ def _finish_short(totals: Any, y: Any, mode: int, p: Any) -> None:
     """The norms of sums in the accumulating dtype; roots but square ones are of float64."""
     if mode in (CUBE, POWER):
         _finish_all(totals.astype(np.float64), y, mode, p)
-    elif mode == SQUARE:
-        for index in range(totals.size):
-            y[index] = narrow(np.sqrt(totals[index]), y[index])
     else:
         for index in range(totals.size):
-            y[index] = narrow(totals[index], y[index])
+            y[index] = narrow(np.sqrt(totals[index]) if mode == SQUARE else totals[index], y[index])
 
 
 @parallel(error_model="numpy")
