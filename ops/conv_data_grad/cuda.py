@@ -173,7 +173,7 @@ def _product(found: ConvGeometry, dtype: str, result: str, *, added: bool = Fals
 
 def _split(problem: GemmProblem, gpu: Gpu) -> GemmProblem:
     """The problem, with its depth divided among blocks where tiles are few and the depth is long."""
-    elements = problem.groups * problem.size[0] * problem.size[1]
+    elements = max(problem.groups * problem.size[0] * problem.size[1], 1)
     most = min(problem.most_splits, MOST_PARTIAL_BYTES // (4 * elements))
     if problem.tiles > gpu.multiprocessors // IDLE or problem.size[2] < LONG[problem.dtype] or most < FEWEST_SPLITS:
         return problem

@@ -42,11 +42,6 @@ class AxisGroup(NamedTuple):
         """Number of positions."""
         return prod(self.lengths)
 
-    @property
-    def axes(self) -> MergedOperands:
-        """The lengths as `axes_struct` takes them."""
-        return MergedOperands(self.lengths, ())
-
 
 @dataclass(frozen=True, slots=True)
 class SumPlan:

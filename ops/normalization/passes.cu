@@ -3,7 +3,6 @@
 // T is the tensor's type, A the accumulating one; V: elements of one access.
 
 #include "statistics.cuh"
-#include "arrival_counter.cuh"
 
 constexpr int IN_FLIGHT = 4;  // loads in flight per thread
 
@@ -28,6 +27,20 @@ __device__ __forceinline__ Moments<A> warp_merge(Moments<A> mine) {
     mine = merge(mine, other);
   }
   return mine;
+}
+
+// Returns true in the last of `blocks` blocks to arrive; resets the counter to zero for the next launch.
+__device__ __forceinline__ bool arrive_last(unsigned int* counter, unsigned int blocks) {
+  __shared__ bool last;
+  __threadfence();
+  __syncthreads();
+  if (threadIdx.x == 0 && threadIdx.y == 0) {
+    last = atomicAdd(counter, 1u) == blocks - 1;
+    if (last) *counter = 0;
+  }
+  __syncthreads();
+  __threadfence();
+  return last;
 }
 
 // reduce_rows: `splits` blocks compute the statistics of one channel.
