@@ -54,7 +54,7 @@ def local_cluster(specification: dict[str, Any]) -> Iterator[Client]:
 
     with (
         dask.config.set(SETTINGS),
-        distributed.SpecCluster(
+        _cluster_class(distributed)(
             workers=specification,
             scheduler={"cls": distributed.Scheduler, "options": OPTIONS},
             silence_logs="CRITICAL",
@@ -63,6 +63,17 @@ def local_cluster(specification: dict[str, Any]) -> Iterator[Client]:
     ):
         client.wait_for_workers(len(specification), timeout=START_S)
         yield client
+
+
+def _cluster_class(distributed: Any) -> Any:
+    """The cluster of dask, which raises KeyError for a member that ends before it is listed, and listens no more."""
+
+    class Cluster(distributed.SpecCluster):  # type: ignore[misc]
+        def _update_worker_status(self, op: str, msg: Any) -> None:
+            with suppress(KeyError):
+                super()._update_worker_status(op, msg)
+
+    return Cluster
 
 
 @contextmanager

@@ -210,6 +210,11 @@ def test_what_was_lost_has_its_host_to_itself(
         assert [*made.running] == [*beside, *sent]
 
 
+def test_a_member_that_ends_unlisted_is_no_fault(client: Client) -> None:
+    """The cluster hears of its end, but never heard of its start."""
+    client.cluster._update_worker_status("remove", "tcp://127.0.0.1:1")
+
+
 def test_without_a_member_for_a_device_it_is_said(client: Client) -> None:
     """No GPU member: the run ends at once, naming what to start."""
     trials = plan(SMOKE[:1], implementations=["optimized"], devices=["cuda:0"])
