@@ -17,6 +17,7 @@ from opgauge.ops._core.op import Shapes
 from opgauge.ops._core.plans import announce
 from opgauge.ops._core.registry import kernel
 from opgauge.ops._cuda.blas import multiply_stacks
+from opgauge.ops._cuda.fill import bind_fill
 from opgauge.ops._cuda.gemm.launch import multiply
 from opgauge.ops._cuda.gemm.problem import SPLITS, GemmProblem, Matrix
 from opgauge.ops._cuda.gemm.select import supported, workspace_bytes
@@ -241,7 +242,7 @@ def _backward(*, in_order: bool) -> Callable[..., Bound]:
         found = geometry(x.shape, filter.shape, DeformableConvGradParams(**options))
         steps: list[Bound] = []
         if x.size == 0 or filter.size == 0:
-            return _run([partial(gradient.fill, 0) for gradient in out.values()])
+            return _run([bind_fill(gradient, 0) for gradient in out.values()])
         wide = accumulator_info(x.dtype.name).numpy
         parts = _Buffers(found, x.dtype.name, current_gpu()).cut(workspace)
         gradient, sums = parts[0].view(wide), parts[1].view(wide)

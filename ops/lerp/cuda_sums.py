@@ -13,13 +13,12 @@ from opgauge.ops._core.kernel import Bound
 from opgauge.ops._core.op import Array, Shape
 from opgauge.ops._core.plans import announce
 from opgauge.ops._cuda.pointwise import AXES, LARGEST
+from opgauge.ops._cuda.reduction.elements import FEW_DIGITS, jumps_of
 from opgauge.ops._cuda.source import CudaSource, flag, multiprocessors, whole_vector
 from opgauge.ops._cuda.struct import DIVISOR, address, pack, pointer
 from opgauge.ops.lerp.cuda import CTYPES, FLAGS, WIDTHS
 from opgauge.ops.lerp.sums import COLLECTED, SUM_THREADS, AxisGroup, SumPlan, sum_plan, sum_plans_of_two
 
-FEW_AXES = 3
-"""Number of axes up to which offsets have code of their own."""
 LANE_BITS, COLUMN_BITS = 4, 4
 """Bits of `layout` in a task for the base-2 logarithms of a result's lanes and a block's results, below the splits."""
 STEP = np.dtype([("dout", np.int64), ("weight", np.int64), ("length", DIVISOR), ("pad", "V4")])
@@ -66,7 +65,7 @@ SUMS = CudaSource(
     _expressions(),
     constants={
         "SUM_AXES": AXES,
-        "FEW_AXES": FEW_AXES,
+        "FEW_AXES": FEW_DIGITS,
         "SUM_THREADS": SUM_THREADS,
         "COLLECTED": COLLECTED,
         "LANE_BITS": LANE_BITS,
@@ -165,11 +164,10 @@ def _steps(part: AxisGroup) -> list[Array]:
     if part.units >= LARGEST:
         msg = f"{part.units} positions: a broadcast of 2^31 or more is not supported"
         raise ShapeError(msg)
-    found = []
-    within = (0, 0)
-    for length, dout, weight in zip(*(reversed(values) for values in part), strict=True):
-        jumps = {"dout": dout - within[0], "weight": weight - within[1]}
-        found.append(pack(STEP, {**jumps, "length": length}))
-        within = dout * length, weight * length
+    jumps = (jumps_of([*zip(part.lengths, strides, strict=True)]) for strides in (part.dout, part.weight))
+    found = [
+        pack(STEP, {"dout": dout, "weight": weight, "length": length})
+        for length, dout, weight in zip(reversed(part.lengths), *jumps, strict=True)
+    ]
     nothing = pack(STEP, {"dout": 0, "weight": 0, "length": 1})
     return found + [nothing] * (AXES - len(found))

@@ -87,9 +87,9 @@ __global__ void __launch_bounds__(flat_threads<V>()) lerp_broadcast(
   Vector<T, V> from, to, parts, result;
   const auto load_one = [&](unsigned int index, int i) {
     const auto offsets = strided_offsets(index, axes, strides);
-    from.at[i] = load<T, 1>(x + offsets.at[0]).at[0];
-    to.at[i] = load<T, 1>(y + offsets.at[1]).at[0];
-    if constexpr (TENSOR) parts.at[i] = load<T, 1>(weight + offsets.at[2]).at[0];
+    from.at[i] = x[offsets.at[0]];
+    to.at[i] = y[offsets.at[1]];
+    if constexpr (TENSOR) parts.at[i] = weight[offsets.at[2]];
   };
   const auto compute = [&]() {
 #pragma unroll

@@ -9,8 +9,24 @@ from typing import NamedTuple
 from opgauge.ops._core.broadcast import MergedOperands, merge_operands
 from opgauge.ops._core.op import Shape
 from opgauge.ops._cuda.reduction.columns import columns_plan
-from opgauge.ops._cuda.reduction.elements import ELEMENTS_LENGTH, any_axes, few_columns, few_rows, lane_bits
-from opgauge.ops._cuda.reduction.problem import FEW_ELEMENTS, LARGEST, LINE_VECTORS, GpuSize, ReducePlan, ReduceProblem
+from opgauge.ops._cuda.reduction.elements import (
+    ELEMENTS_EACH,
+    ELEMENTS_LENGTH,
+    FEW_IN_COLUMNS,
+    any_axes,
+    few_columns,
+    few_rows,
+    lane_bits,
+)
+from opgauge.ops._cuda.reduction.problem import (
+    FEW_ELEMENTS,
+    LARGEST,
+    LINE_VECTORS,
+    WARP,
+    GpuSize,
+    ReducePlan,
+    ReduceProblem,
+)
 
 SUM_THREADS = 256
 """Most threads of a block."""
@@ -18,12 +34,11 @@ MOST_SPLITS = 1024
 PARTIAL_RESULTS = 1 << 18
 """Maximum partial sums of one gradient: with more results, blocks share none."""
 BLOCKS_PER_MULTIPROCESSOR = 4
-WARP = 32
-EACH = {True: 4, False: 8}
-"""Blocks per multiprocessor that are wanted, lanes of a warp, and loads of a thread that are in flight at once, of
-vectors or of elements."""
-FEW_IN_COLUMNS, FEWEST_COLUMNS = 1 << 18, 1024
-"""Elements up to which sums along this many columns are of few elements."""
+EACH = {True: 4, False: ELEMENTS_EACH}
+"""Blocks per multiprocessor that are wanted, and loads of a thread that are in flight at once, of vectors or of
+elements."""
+FEWEST_COLUMNS = 1024
+"""Columns from which sums along them are of few elements up to as many as in other reductions."""
 FEW_ROUNDS = 4
 """Rounds of loads of a thread from which blocks share a sum of few elements: merging takes a microsecond."""
 COLLECTED = 8
@@ -98,7 +113,7 @@ def sum_plan(full: Shape, gradient: Shape, weight: Shape, widest: int, multiproc
     steps = merge_operands(full, full, gradient, weight)
     kept, summed = _parts(steps)
     rows = steps.strides[1][-1] == 0
-    few = steps.size <= (FEW_ELEMENTS if rows or kept.units < FEWEST_COLUMNS else FEW_IN_COLUMNS)
+    few = steps.size <= (FEW_ELEMENTS if rows or kept.units < FEWEST_COLUMNS else FEW_IN_COLUMNS[0])
     width = 1 if few else _vector(steps, widest)
     spread = width == 1 or steps.strides[2][-1] == 0
     if rows:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from opgauge.ops._core.axes import MergedAxes, Reduction
@@ -161,10 +163,19 @@ def _digits(axes: tuple[tuple[int, int], ...]) -> Array:
     if len(axes) > DIGITS:
         msg = f"axes alternate between retained and reduced {len(axes)} times; at most {DIGITS} are supported"
         raise AxisError(msg)
-    lengths, strides = zip(*reversed(axes), *[(1, 0)] * (DIGITS - len(axes)), strict=True)
-    inner = (0, *(length * stride for length, stride in axes[:0:-1]))
-    jumps = [stride - before for stride, before in zip(strides, inner + (0,) * DIGITS, strict=False)]
+    absent = DIGITS - len(axes)
+    lengths = [*(length for length, _ in reversed(axes)), *[1] * absent]
+    jumps = [*jumps_of(axes), *[0] * absent]
     return pack(DIGITS_STRUCT, {"count": max(len(axes), 1), "unused": 0, "length": lengths, "jump": jumps})
+
+
+def jumps_of(axes: Sequence[tuple[int, int]]) -> list[int]:
+    """Jumps of axes (length, stride), outermost first, as offsets are found by: see `include/reduce_elements.cuh`.
+
+    The innermost first: the stride of each axis less that of the axis within times its length.
+    """
+    within = (0, *(length * stride for length, stride in axes[:0:-1]))
+    return [stride - before for (_, stride), before in zip(reversed(axes), within, strict=False)]
 
 
 def any_axes(problem: ReduceProblem, device: GpuSize, reason: str) -> ReducePlan:
