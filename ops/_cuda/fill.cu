@@ -21,9 +21,9 @@ __global__ void __launch_bounds__(FLAT_THREADS) fill(
 }
 
 // fill_few: an element per thread.
-// Layout   out flat      Grid  1      Block  size      Writes  out[size]
-// Why      without a comparison, the store is issued earliest
+// Layout   out flat      Grid · Block  size      Writes  out[size]
+// Why      without a comparison, the store is issued earliest; blockDim.x would come from one more line of constants
 template <typename W>
-__global__ void __launch_bounds__(1024) fill_few(W* __restrict__ out, W value) {
-  out[threadIdx.x] = value;
+__global__ void __launch_bounds__(1024) fill_few(W* __restrict__ out, int block, W value) {
+  out[blockIdx.x * block + threadIdx.x] = value;
 }

@@ -8,7 +8,7 @@ import numpy as np
 
 from opgauge.ops._core.kernel import Bound
 from opgauge.ops._core.plans import announce
-from opgauge.ops._cuda.pointwise import CONSTANTS, EVERY_BLOCK, THREADS, evict_last_bytes
+from opgauge.ops._cuda.pointwise import CONSTANTS, EVERY_BLOCK, FEW, SINGLE_THREADS, THREADS, evict_last_bytes
 from opgauge.ops._cuda.source import CudaSource
 
 WORDS = {1: "unsigned char", 2: "unsigned short", 4: "unsigned int", 8: "unsigned long long"}
@@ -25,8 +25,8 @@ SOURCE = CudaSource(
 PATTERN_BYTES = 16
 LARGE_BYTES = 64 << 20
 """Size in bytes from which stores are partly L2 evict_last; results that fit L2 take 2 % longer with it."""
-FEW = 1024
-"""Elements up to which a thread writes one element, in one block: such launches are bound by latency."""
+MOST_THREADS = 1024
+"""Threads of a block of `fill_few`, at most."""
 
 
 def bind_fill(result: Any, value: Any) -> Bound:
@@ -38,10 +38,11 @@ def bind_fill(result: Any, value: Any) -> Bound:
         result, element = result.reshape(-1).view(np.float64), element.real
     itemsize = result.dtype.itemsize
     word = element.view(f"u{itemsize}")
-    if result.size <= FEW:
-        announce(f"fill_few grid 1 block {result.size}: few elements")
-        few = SOURCE.function(f"fill_few<{WORDS[itemsize]}>")
-        return lambda: few((1,), (result.size,), (result, word[0]))
+    few = full_blocks(result.size)
+    if few is not None:
+        announce(f"fill_few grid {few[0][0]} block {few[1][0]}: few elements")
+        function = SOURCE.function(f"fill_few<{WORDS[itemsize]}>")
+        return lambda: function(*few, (result, np.int32(few[1][0]), word[0]))
     layout = np.dtype([("word", np.uint32, (4,))])
     pattern = np.frombuffer(np.repeat(word, PATTERN_BYTES // itemsize).tobytes(), layout).copy()
     width = PATTERN_BYTES // itemsize
@@ -55,3 +56,18 @@ def bind_fill(result: Any, value: Any) -> Bound:
     sizes = np.int64(vectors), np.int64(threads), np.uint32(result.nbytes // kept if kept else EVERY_BLOCK)
     arguments = (result, word[0], pattern, np.int32(head), *sizes)
     return lambda: function(grid, block, arguments)
+
+
+def full_blocks(size: int) -> tuple[tuple[int], tuple[int]] | None:
+    """Grid and block with a thread for each element and none to spare; None for many elements, or a large prime.
+
+    Such launches are bound by latency: on an H200 4 to 8 % faster than vectors.
+    """
+    if size > FEW:
+        return None
+    for most in (SINGLE_THREADS, MOST_THREADS):
+        least = -(-size // most)
+        for grid in range(least, 2 * least + 1):
+            if size % grid == 0:
+                return (grid,), (size // grid,)
+    return None

@@ -10,7 +10,7 @@ import pytest
 from opgauge.ops import find_op
 from opgauge.ops._core.broadcast import merge_strides
 from opgauge.ops._core.tuning import override
-from opgauge.ops._cuda import pointwise
+from opgauge.ops._cuda import fill, pointwise
 from opgauge.ops._cuda.pointwise import THREADS
 from opgauge.ops.lerp import cuda as lerp
 from opgauge.ops.lerp import cuda_grad, cuda_sums
@@ -70,6 +70,16 @@ def test_elements_a_block_apart_are_stored_once(itemsize: int, beyond: int) -> N
 def test_an_empty_launch_has_a_block(width: int) -> None:
     """CUDA rejects a launch without blocks."""
     assert pointwise.one_per_thread(0, width)[0] == (1,)
+
+
+def test_a_fill_of_few_elements_has_a_thread_for_each() -> None:
+    """Blocks of at most 1024 threads, none to spare; primes above that, and many elements, are filled by vectors."""
+    found = {size: fill.full_blocks(size) for size in range(1, pointwise.FEW + 2)}
+    planned = {size: (*grid, *block) for size, (grid, block) in ((s, f) for s, f in found.items() if f)}
+    assert all(grid * block == size and block <= 1024 for size, (grid, block) in planned.items())
+    assert set(range(1, 1025)) <= set(planned)
+    assert found[2053] is found[pointwise.FEW + 1] is None
+    assert planned[3000] == (6, 500)
 
 
 def test_few_elements_are_computed_one_by_one() -> None:
