@@ -78,7 +78,7 @@ def plan(pool: WorkerPool, selection: Selection, policy: Policy, stored: Stored 
         notes.append(touched_note(touched))
         in_head, in_base = (_only(one, touched, {**in_base.folders, **in_head.folders}) for one in (in_head, in_base))
     if not in_head.trials and not in_base.trials:
-        there = f"{len(head['cases'])} cases, {len(head['kernels'])} kernels"
+        there = f"cases: {len(head['cases'])}, kernels: {len(head['kernels'])}"
         msg = f"nothing to compare is selected ({there} in {pool.trees[HEAD]}){_hint(notes)}"
         raise NothingError(msg)
     return lay_out(in_head, in_base, unchanged, policy, devices, notes)

@@ -36,7 +36,7 @@ def touched_folders(head: Path, trees: Mapping[str, Tree], inventories: Iterable
 def touched_note(touched: Collection[str] | None) -> str:
     """The note that names the ops in which the trees differ."""
     if touched is None:
-        return "code that all ops use has changed: all are compared"
+        return "a changed file counts for every op: all are compared"
     return f"changed: {', '.join(sorted(touched)) or 'no op'}; --all compares the others too"
 
 

@@ -147,13 +147,15 @@ def test_a_planted_fault_of_the_head_is_found(
     """A result that is wrong by half a per cent is broken, a kernel that takes three times as long is slower.
 
     The wrong result is in a package of the project, the slow one in the file that registers the op: both are imported
-    from the base's worktree for the base.
+    from the base's worktree for the base. A note tells that the package is not known to belong to one op.
     """
     project.change(*planted)
     ended, said = project.gate("--json", "--changed")
     assert ended == code, said
-    (case,) = json.loads(said)["cases"]
+    found = json.loads(said)
+    (case,) = found["cases"]
     assert case["verdict"] == verdict
+    assert any("counts for every op" in note for note in found["notes"]) == (planted is WRONG)
     assert project.git("worktree", "list").count("\n") == 0
 
 
