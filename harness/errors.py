@@ -10,6 +10,7 @@ HarnessError
 ├── RefError           no git repository, or no such commit in it
 ├── SettingsError      an environment variable that cannot be read
 ├── ConfigurationError a project's configuration that cannot be used
+├── TimeIsUpError      a command's budget ended while a worker was busy
 └── WorkerError        the harness itself failed in a worker; carries its traceback
 
 `exit_code` is what the command line ends with when the error reaches it.
@@ -84,6 +85,10 @@ class ConfigurationError(HarnessError):
     """A project's configuration that cannot be used; the message names the file and the key."""
 
     exit_code = 2
+
+
+class TimeIsUpError(HarnessError):
+    """A command's budget ended while a worker was busy; the worker has been killed."""
 
 
 class WorkerError(HarnessError):

@@ -135,6 +135,15 @@ def child_environment(threads: int | None = None) -> dict[str, str]:
     return environment
 
 
+def tuned_once() -> dict[str, str]:
+    """Environment of processes that are compared: autotuned Triton kernels keep their choice, unless the user decides.
+
+    Each process would tune anew otherwise, for seconds to minutes, and choose differently by chance.
+    """
+    variable = "TRITON_CACHE_AUTOTUNING"
+    return {} if variable in os.environ else {variable: "1"}
+
+
 def tell_workers(orders: str, metrics: Path) -> None:
     """Pass settings and the folder of shared metrics to the service's processes, which inherit the environment."""
     os.environ[WORKER_ORDERS] = orders

@@ -9,11 +9,13 @@ from __future__ import annotations
 import os
 import random
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from math import prod
 from statistics import median
 from time import monotonic
 
+from opgauge.harness.errors import TimeIsUpError
 from opgauge.harness.gate.gate import Schedule, Spending, more_pairs
 from opgauge.harness.gate.interleaved import Effort, available_cpus, measure_coarse, measure_pair
 from opgauge.harness.gate.pool import WorkerPool
@@ -55,10 +57,8 @@ SAMPLED = 0.5
 """Share of the time that is left which sampling may take: the rest is for processes and first calls."""
 COARSE = 0.22
 """Log ratio beyond which a kernel with all threads is slower: a factor of 1.25, which exceeds the noise of barriers."""
-COARSE_PAIRS = 4
-"""Most pairs with all threads."""
-START = 4
-"""Initial pairs of each job."""
+COARSE_PAIRS, START = 4, 4
+"""Most pairs with all threads, and initial pairs of each job."""
 METHODS = (INTERLEAVED.partition("/")[0], BLOCKS.partition("/")[0])
 """Names of the methods, the default on a CPU first."""
 Tell = Callable[[str], None]
@@ -125,17 +125,18 @@ def measure(
         subject: min(plan.start, most[subject]) if one.job.is_paired or one.outcomes[BASE] else 1
         for subject, one in records.items()
     }
-    while wanted:
-        _measure_all(pool, list(_batches(records, wanted, plan, _devices(pool))), plan, tell)
-        if not plan.has_time():
-            break
-        spending = {subject: Spending(one.sampling_s, one.job.budget_s) for subject, one in records.items()}
-        wanted = {
-            subject: count
-            for subject, count in more_pairs(decide(records), spending, plan.schedule).items()
-            if subject in records and records[subject].attempts < most[subject]
-        }
-    _check_threads(pool, list(records.values()), plan, tell)
+    with suppress(TimeIsUpError):
+        while wanted:
+            _measure_all(pool, list(_batches(records, wanted, plan, _devices(pool))), plan, tell)
+            if not plan.has_time():
+                break
+            spending = {subject: Spending(one.sampling_s, one.job.budget_s) for subject, one in records.items()}
+            wanted = {
+                subject: count
+                for subject, count in more_pairs(decide(records), spending, plan.schedule).items()
+                if subject in records and records[subject].attempts < most[subject]
+            }
+        _check_threads(pool, list(records.values()), plan, tell)
     return records
 
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from hashlib import sha256
 from pathlib import Path
@@ -22,6 +22,7 @@ from opgauge.harness.run.compiling import ONCE, Waiting, need_bytes, stopping
 from opgauge.harness.run.execute import LocalExecutor
 from opgauge.harness.run.tree import Tree, temporary_folder
 from opgauge.harness.run.worker_process import PRELOADED
+from opgauge.harness.settings import tuned_once
 from opgauge.harness.worker import protocol
 from opgauge.harness.worker.kept import forget_values
 
@@ -93,6 +94,7 @@ class WorkerPool:
         self._ceilings: dict[str, Ceilings] = {}
         self.imported: set[str] = set()
         self._seen: dict[tuple[str, Subject], BlockOutcome] = {}
+        self._end: float | None = None
 
     def __enter__(self) -> Self:
         self._folder = self._stack.enter_context(temporary_folder("opgauge-gate-"))
@@ -102,6 +104,15 @@ class WorkerPool:
     def __exit__(self, *_: object) -> None:
         self.prepare(None)
         self._stack.close()
+
+    @contextmanager
+    def until(self, end: float | None) -> Iterator[None]:
+        """Processes that start within raise TimeIsUpError if they are busy at this time by `time.monotonic`."""
+        self._end = end
+        try:
+            yield
+        finally:
+            self._end = None
 
     def prepare(self, side: str | None) -> None:
         """Start the next process early, without using the GPU; None: end one that waits."""
@@ -132,10 +143,12 @@ class WorkerPool:
             environment={
                 "NUMBA_CACHE_DIR": self.cache(side),
                 **CACHED_BY_CONTENT,
+                **tuned_once(),
                 **tree.environment,
                 **(environment or {}),
             },
             preload=(*preload, *tree.preload),
+            end=self._end,
         )
 
     def look_ahead(

@@ -109,16 +109,10 @@ def gate(
     paired = conditions.pair_plan()
     counted = count_instructions(pool, layout.jobs, paired.left_s()) if conditions.counts else {}
     decide = _decider(layout, conditions, reached, counted)
-    records = measure(
-        pool,
-        layout.jobs,
-        decide,
-        paired,
-        stored=layout.stored,
-        tell=tell,
-    )
+    with pool.until(conditions.end):
+        records = measure(pool, layout.jobs, decide, paired, stored=layout.stored, tell=tell)
     found = (*decide(records), *layout.skipped)
-    profiles = _profiles(pool, found, records) if conditions.profile else {}
+    profiles = _profiles(pool, found, records) if conditions.profile and paired.has_time() else {}
     breaches = _breaches(records, layout, conditions.policy, reached)
     return GateRun(
         base=pool.trees[BASE],

@@ -72,7 +72,7 @@ class LocalExecutor:
     all). memory_bytes: address space they may use (None: no limit; CUDA reserves far more than it uses). preload:
     modules they import while the parent continues. cpu_fallback: run the CPU's kernel if a device has none.
     environment: variables that they get in addition to this process's. worker: the first one, if the caller started
-    it earlier.
+    it earlier. end: time by `time.monotonic` at which a busy worker raises TimeIsUpError; None: never.
 
     The worker starts at once, so that it warms up while the caller continues. Use the executor in a `with`
     statement: at its end no process is left. Raises TuningError if `OPGAUGE_TUNING` names an unreadable file. On
@@ -92,6 +92,7 @@ class LocalExecutor:
         cpu_fallback: bool = False,
         environment: Mapping[str, str] | None = None,
         worker: Worker | None = None,
+        end: float | None = None,
     ) -> None:
         named = tuning_file()
         try:
@@ -108,6 +109,7 @@ class LocalExecutor:
         self._environment = dict(environment or {})
         self._options = worker_options(ops_tree, threads, memory_bytes, preload)
         self._threads = threads
+        self._end = float("inf") if end is None else end
         self._worker: Worker | None = worker or self._start()
 
     def __enter__(self) -> Self:
@@ -246,7 +248,9 @@ class LocalExecutor:
         return from_json(Ceilings, self.ask(protocol.MeasureCeilings(device)))
 
     def _start(self) -> Worker:
-        return Worker(self._options, {**child_environment(self._threads), **self._environment})
+        worker = Worker(self._options, {**child_environment(self._threads), **self._environment})
+        worker.end = self._end
+        return worker
 
     def _ready(self) -> Worker:
         """The worker; a new one if the last has died, even while idle."""

@@ -14,7 +14,7 @@ from pathlib import Path
 from time import monotonic
 from typing import IO, Any
 
-from opgauge.harness.errors import TreeError, WorkerError
+from opgauge.harness.errors import TimeIsUpError, TreeError, WorkerError
 from opgauge.harness.project.active import measured
 from opgauge.harness.worker import protocol
 
@@ -48,7 +48,7 @@ def worker_options(
 
 
 class Worker:
-    """One worker process and its two pipes."""
+    """One worker process and its two pipes. end: time by `time.monotonic` until which replies are waited for."""
 
     def __init__(self, options: Sequence[str], environment: dict[str, str]) -> None:
         self._log = tempfile.TemporaryFile()  # noqa: SIM115  closed in kill
@@ -64,6 +64,7 @@ class Worker:
         self._pending = bytearray()
         self._sent = protocol.Address(0, "", self._process.pid)
         self.is_ready = False
+        self.end = float("inf")
 
     def pin(self, cpus: Collection[int]) -> None:
         """Restrict all of its threads to these CPUs, if the system supports it."""
@@ -105,15 +106,19 @@ class Worker:
     def receive(self, deadline: float) -> Any:
         """The next reply; None if it has died or nothing arrived before `deadline`.
 
-        Raises WorkerError if the worker reports a fault of the harness, TreeError if it cannot use the tree,
-        MismatchedReplyError for a line that does not answer the last request.
+        Raises TimeIsUpError, having killed it, if `end` comes first, WorkerError if the worker reports a fault of the
+        harness, TreeError if it cannot use the tree, MismatchedReplyError for a line that does not answer the last
+        request.
         """
         stream = _open(self._process.stdout)
         with selectors.DefaultSelector() as selector:
             selector.register(stream, selectors.EVENT_READ)
             while b"\n" not in self._pending:
-                if not selector.select(max(deadline - monotonic(), 0)):
-                    return None
+                if not selector.select(max(min(deadline, self.end) - monotonic(), 0)):
+                    if monotonic() < self.end:
+                        return None
+                    self.kill()
+                    raise TimeIsUpError
                 chunk = os.read(stream.fileno(), CHUNK)
                 if not chunk:
                     self._process.wait()

@@ -12,6 +12,7 @@ import threading
 import time
 import types
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
@@ -43,9 +44,18 @@ def definitions() -> dict[str, Any]:
 
 
 def changed_modules(old: Mapping[str, int], new: Mapping[str, int]) -> str:
-    """Packages that were replaced or removed; compilers replace modules within their own."""
-    names = [name for name, value in old.items() if "." not in name and new.get(name) != value]
+    """Packages that were replaced or removed; compilers replace modules within their own, and those they generate."""
+    names = [name for name, value in old.items() if "." not in name and new.get(name) != value and _is_found(name)]
     return f"replaced or removed modules ({', '.join(names[:3])})" if names else ""
+
+
+def _is_found(name: str) -> bool:
+    """Whether an import finds this module; a launcher that Triton has built for a kernel is not."""
+    for finder in sys.meta_path:
+        with suppress(Exception):
+            if finder.find_spec(name, None) is not None:
+                return True
+    return False
 
 
 def code() -> dict[str, Any]:

@@ -177,6 +177,16 @@ def test_reports_are_written_where_nothing_is_measured(
     assert reason.replace("_", "") in files[1].read_text()
 
 
+def test_a_budget_ends_a_first_call(project: ForeignProject) -> None:
+    """A kernel that tunes itself for minutes is not waited for beyond the budget: a note tells."""
+    tuning = "\n\nTUNED = []\n\n\ndef multiply"
+    project.change("kernels/__init__.py", "\n\ndef multiply", f"\nimport time\n{tuning}")
+    project.change("kernels/__init__.py", "    return x *", "    TUNED or time.sleep(1000)\n    return x *")
+    code, said = project.gate("--budget", "12", "--timeout", "2000")
+    assert code == ExitCode.NOTHING, said
+    assert "the budget ended with 1 undecided" in said
+
+
 def test_a_planted_slowdown_of_a_project_is_detected(project: ForeignProject) -> None:
     """`inject` slows a project's kernel down without a change of its files, and the gate detects it."""
     code, said = project.opgauge("inject", "--slowdown", "40", *QUICK, "--json")

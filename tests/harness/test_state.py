@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import os
 import sys
+import types
 from contextlib import suppress
+
+import pytest
 
 from opgauge.harness.worker.state import observe, restore
 
@@ -37,3 +41,14 @@ def test_variables_that_libraries_set_are_put_back_in_silence_and_others_are_tol
     os.environ["OPGAUGE_PLANTED"] = "1"
     assert "OPGAUGE_PLANTED" in restore(before).text
     assert "OPGAUGE_PLANTED" not in os.environ
+
+
+def test_modules_that_compilers_generate_may_be_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Triton loads the launcher of each kernel by one name that no import finds; another `json` is told."""
+    monkeypatch.setitem(sys.modules, "__triton_launcher", types.ModuleType("__triton_launcher"))
+    before = observe()
+    sys.modules["__triton_launcher"] = types.ModuleType("__triton_launcher")
+    assert not restore(before).text
+    monkeypatch.setitem(sys.modules, "json", types.ModuleType("json"))
+    assert "json" in restore(before).text
+    monkeypatch.setitem(sys.modules, "json", json)
