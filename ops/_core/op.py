@@ -133,6 +133,11 @@ class Op:
     source: str = ""
     errata: tuple[str, ...] = field(default=())
 
+    def expected(self, arrays: Mapping[str, Array], params: Params) -> dict[str, Array]:
+        """Outputs of the reference as arrays. Numbers are taken too: arithmetic makes them of arrays without axes."""
+        given = {name: np.asarray(value) for name, value in arrays.items()}
+        return {name: np.asarray(value) for name, value in self.reference(given, params).items()}
+
     def input(self, name: str) -> Input:
         """The input called `name`; raises KeyError."""
         for item in self.inputs:

@@ -209,9 +209,9 @@ def test_a_reference_takes_as_many_threads_as_it_is_given(monkeypatch: pytest.Mo
         def __init__(self, name: str) -> None:
             self.op = find_op(name)
 
-        def reference(self, *given: Any) -> Any:
+        def expected(self, *given: Any) -> Any:
             seen.append(threads())
-            return self.op.reference(*given)
+            return self.op.expected(*given)
 
         def bound(self, *given: Any) -> Any:
             seen.append(threads())
