@@ -9,7 +9,6 @@ from __future__ import annotations
 import os
 import random
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from math import prod
 from statistics import median
@@ -47,10 +46,8 @@ SPARE_CPUS = 4
 BLOCK_S = 0.2
 """Seconds of sampling of one trial in one process."""
 FIRST_S, INTERLEAVED_S = 0.15, 0.3
-"""Seconds of sampling of one trial, per side, in one interleaved pair: in the initial ones, and in further ones.
-
-Equal code is mostly decided by the initial ones.
-"""
+"""Seconds of sampling of one trial, per side, in one interleaved pair: in the initial ones, which mostly decide equal
+code, and in further ones."""
 LEAST_S = 0.02
 """Seconds of sampling, at least, where a budget leaves less than `INTERLEAVED_S`."""
 SAMPLED = 0.5
@@ -59,7 +56,7 @@ COARSE = 0.22
 """Log ratio beyond which a kernel with all threads is slower: a factor of 1.25, which exceeds the noise of barriers."""
 COARSE_PAIRS, START = 4, 4
 """Most pairs with all threads, and initial pairs of each job."""
-METHODS = (INTERLEAVED.partition("/")[0], BLOCKS.partition("/")[0])
+METHODS = tuple(name.partition("/")[0] for name in (INTERLEAVED, BLOCKS))
 """Names of the methods, the default on a CPU first."""
 Tell = Callable[[str], None]
 Decide = Callable[[Mapping[Subject, JobRecord]], Iterable[Comparison]]
@@ -125,7 +122,7 @@ def measure(
         subject: min(plan.start, most[subject]) if one.job.is_paired or one.outcomes[BASE] else 1
         for subject, one in records.items()
     }
-    with suppress(TimeIsUpError):
+    try:
         while wanted:
             _measure_all(pool, list(_batches(records, wanted, plan, _devices(pool))), plan, tell)
             if not plan.has_time():
@@ -137,6 +134,9 @@ def measure(
                 if subject in records and records[subject].attempts < most[subject]
             }
         _check_threads(pool, list(records.values()), plan, tell)
+    except TimeIsUpError:
+        for record in records.values():
+            record.drop_half_pairs()
     return records
 
 

@@ -167,6 +167,14 @@ class JobRecord:
         """Seconds of sampling of the side that took more."""
         return max(sum(one.sampling_s for one in blocks.values()) for blocks in self.outcomes.values())
 
+    def drop_half_pairs(self) -> None:
+        """Forget outcomes of one side alone, where both are measured: the budget ended between them."""
+        if self.job.is_paired:
+            shared = self.outcomes[BASE].keys() & self.outcomes[HEAD].keys()
+            self.outcomes = {
+                side: {pair: one for pair, one in self.outcomes[side].items() if pair in shared} for side in SIDES
+            }
+
     def medians_ns(self, side: str) -> dict[int, float]:
         """Block medians by number of the pair, in nanoseconds."""
         return {pair: time for pair, one in self.outcomes[side].items() if (time := one.median_ns) is not None}

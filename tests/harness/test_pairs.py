@@ -12,6 +12,7 @@ from typing import Any, Self
 import pytest
 
 from opgauge.harness.case.case import Case
+from opgauge.harness.errors import TimeIsUpError
 from opgauge.harness.gate.gate import Schedule
 from opgauge.harness.gate.interleaved import Effort, measure_pair
 from opgauge.harness.gate.pairs import BATCH, PairPlan, measure
@@ -120,6 +121,26 @@ def test_inputs_of_a_single_batch_serve_further_pairs(
         monkeypatch.setattr(pool, "forget_inputs", lambda: removed.append(1))
         measure(pool, wanted, lambda _: (), PairPlan(Schedule(start=1, most=2), method="blocks"))
     assert len(removed) == forgotten
+
+
+def test_half_a_pair_is_no_outcome(monkeypatch: pytest.MonkeyPatch) -> None:
+    """If the budget ends between the sides of a pair, the side that was measured is not all that there is."""
+    machine, tree = Machine(), Tree(Path("/nowhere"), "", "a tree")
+    subject = Subject("sign", "c", f"{0:016}", "optimized", "cpu")
+    ended = iter((False, False, False, True))
+
+    def run_plain(self: FakeExecutor, trial: Any, **_: Any) -> dict[str, Any]:
+        if next(ended):
+            raise TimeIsUpError
+        return FakeExecutor.answer(self, trial)
+
+    monkeypatch.setattr(FakeExecutor, "answer", FakeExecutor.run_plain, raising=False)
+    monkeypatch.setattr(FakeExecutor, "run_plain", run_plain)
+    with WorkerPool({BASE: tree, HEAD: tree}) as pool:
+        monkeypatch.setattr(pool, "executor", machine.start)
+        job = Job(subject, {"backend": "cpu", "case": {"shapes": {}}})
+        records = measure(pool, [job], lambda _: (), PairPlan(Schedule(start=2, most=2), method="blocks"))
+    assert [sorted(pairs) for pairs in records[subject].outcomes.values()] == [[0], [0]]
 
 
 def record_of(size: int, implementation: str) -> JobRecord:
