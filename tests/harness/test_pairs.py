@@ -127,14 +127,13 @@ def test_half_a_pair_is_no_outcome(monkeypatch: pytest.MonkeyPatch) -> None:
     """If the budget ends between the sides of a pair, the side that was measured is not all that there is."""
     machine, tree = Machine(), Tree(Path("/nowhere"), "", "a tree")
     subject = Subject("sign", "c", f"{0:016}", "optimized", "cpu")
-    ended = iter((False, False, False, True))
+    ended, answer = iter((False, False, False, True)), FakeExecutor.run_plain
 
     def run_plain(self: FakeExecutor, trial: Any, **_: Any) -> dict[str, Any]:
         if next(ended):
             raise TimeIsUpError
-        return FakeExecutor.answer(self, trial)
+        return answer(self, trial)
 
-    monkeypatch.setattr(FakeExecutor, "answer", FakeExecutor.run_plain, raising=False)
     monkeypatch.setattr(FakeExecutor, "run_plain", run_plain)
     with WorkerPool({BASE: tree, HEAD: tree}) as pool:
         monkeypatch.setattr(pool, "executor", machine.start)
