@@ -6,7 +6,7 @@ import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from hashlib import sha256
 from pathlib import Path
 from time import monotonic
@@ -36,11 +36,15 @@ START_S = 300.0
 
 @dataclass(slots=True)
 class Clock:
-    """Time spent, in seconds. phases_s: by phase of the trials; the rest is starting processes."""
+    """Time spent, in seconds. phases_s: by phase of the trials; the rest of blocks_s is starting processes.
+
+    looking_s: of first calls and their checks before any block.
+    """
 
     blocks: int = 0
     blocks_s: float = 0.0
     phases_s: dict[str, float] = field(default_factory=dict)
+    looking_s: float = 0.0
 
     @property
     def measuring_s(self) -> float:
@@ -50,7 +54,16 @@ class Clock:
     def since(self, before: Clock) -> Clock:
         """The time spent since `before`."""
         phases_s = {name: spent - before.phases_s.get(name, 0.0) for name, spent in self.phases_s.items()}
-        return Clock(self.blocks - before.blocks, self.blocks_s - before.blocks_s, phases_s)
+        looking_s = self.looking_s - before.looking_s
+        return Clock(self.blocks - before.blocks, self.blocks_s - before.blocks_s, phases_s, looking_s)
+
+    def spent_s(self, wall_s: float) -> dict[str, float]:
+        """Seconds by activity, of this many in all."""
+        return self.phases_s | {
+            "starting processes": self.blocks_s - sum(self.phases_s.values()),
+            "first checks": self.looking_s,
+            "between blocks": wall_s - self.blocks_s - self.looking_s,
+        }
 
     def add(self, phases_s: Mapping[str, float]) -> None:
         """Add the phases of a trial."""
@@ -59,7 +72,7 @@ class Clock:
 
     def now(self) -> Clock:
         """A copy of the current values."""
-        return Clock(self.blocks, self.blocks_s, self.phases_s.copy())
+        return replace(self, phases_s=self.phases_s.copy())
 
 
 class WorkerPool:
@@ -159,7 +172,7 @@ class WorkerPool:
         The head comes first: the base then finds its compiled code and valid outputs, where they are the same. end:
         time by `time.monotonic` from which on no further kernel is called.
         """
-        processes = max(1, min(self._checking_processes, (os.cpu_count() or 1) // 2))
+        started, processes = monotonic(), max(1, min(self._checking_processes, (os.cpu_count() or 1) // 2))
         executors: list[LocalExecutor] = []
         with ThreadPoolExecutor(len(sides) * processes) as threads:
             for side in sorted(sides, key=(HEAD, BASE).index):
@@ -174,6 +187,7 @@ class WorkerPool:
                     found = self._seen.get((side, record.job.subject))
                     if found is not None:
                         record.seen[side] = found
+        self.clock.looking_s += monotonic() - started
 
     def _waiting(self, records: Sequence[JobRecord], side: str) -> Waiting[JobRecord]:
         """Records of a side that have not been looked at, by the memory that they need."""

@@ -9,7 +9,7 @@ from typing import Any
 
 from opgauge.harness.gate.evidence import clock_of, median_of, metrics_of
 from opgauge.harness.gate.gate import ExitCode
-from opgauge.harness.gate.record import BASE, HEAD, JobRecord
+from opgauge.harness.gate.record import BASE, HEAD, MEASURING, JobRecord
 from opgauge.harness.gate.run import GateRun
 from opgauge.harness.judge.verdict import Comparison, Kind, Reason, Verdict
 from opgauge.harness.project.active import measured
@@ -29,6 +29,8 @@ FLAGGED = {Verdict.SLOWER, Verdict.BROKEN, Verdict.UNDECIDED}
 """Verdicts that need attention."""
 BESIDE = "../opgauge-bisect"
 """Worktree in which a bisection checks out; `git worktree remove` deletes it afterwards."""
+LEAST_SHARE, MOST_SHARES = 0.1, 3
+"""Least share of the time that is named beside sampling, and most of these."""
 ORDER = (Verdict.BROKEN, Verdict.SLOWER, Verdict.UNDECIDED, Verdict.FASTER, Verdict.SAME)
 """Verdicts in order of gravity."""
 
@@ -135,6 +137,15 @@ def as_plain(run: GateRun) -> dict[str, Any]:
 def measuring_share(run: GateRun) -> float | None:
     """The share of wall time spent on sampling and warm-up, 0 to 1."""
     return round(run.clock.measuring_s / run.seconds, 4) if run.seconds else None
+
+
+def spent(run: GateRun) -> str:
+    """Shares of the wall time: of sampling, and of the activities that took most beside it."""
+    shares = {name: spent_s / (run.seconds or 1) for name, spent_s in run.clock.spent_s(run.seconds).items()}
+    sampling = shares.pop(MEASURING, 0.0)
+    most = sorted((name for name in shares if shares[name] >= LEAST_SHARE), key=shares.__getitem__, reverse=True)
+    parts = [f"{100 * sampling:.0f} % of it sampling"]
+    return ", ".join(parts + [f"{100 * shares[name]:.0f} % {name}" for name in most[:MOST_SHARES]])
 
 
 def _case(run: GateRun, found: Comparison) -> dict[str, Any]:

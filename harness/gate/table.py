@@ -29,10 +29,8 @@ def show(run: GateRun, console: Console, *, every: bool = True) -> None:
             console.print(escape(f"{title}: {line}"), highlight=False)
     for one in run.outcome.failures[:3]:
         console.print(escape(f"again:  {report.reproduce(run, one)}"), highlight=False, soft_wrap=True)
-    share = report.measuring_share(run)
-    if share is not None:
-        text = f"{run.clock.blocks} blocks in {run.seconds:.1f} s, {100 * share:.0f} % of it sampling"
-        console.print(text, highlight=False)
+    if run.seconds:
+        console.print(f"{run.clock.blocks} blocks in {run.seconds:.1f} s, {report.spent(run)}", highlight=False)
     console.print(escape(report.headline(run)), highlight=False, soft_wrap=True)
 
 

@@ -161,15 +161,13 @@ def _share(name: str, share: Share) -> dict[str, Any]:
 def _cost(runs: Sequence[GateRun], seconds: float | None) -> dict[str, Any]:
     """Wall time, and the share of warm-up and sampling in it."""
     wall = sum(run.seconds for run in runs) if seconds is None else seconds
-    clock = Clock(blocks_s=sum(run.clock.blocks_s for run in runs))
+    clock = Clock()
     for run in runs:
+        clock.blocks_s += run.clock.blocks_s
+        clock.looking_s += run.clock.looking_s
         clock.add(run.clock.phases_s)
-    spent_s = clock.phases_s | {
-        "starting processes": clock.blocks_s - sum(clock.phases_s.values()),
-        "between blocks": wall - clock.blocks_s,
-    }
     return {
         "seconds": round(wall, 1),
         "measuring_share": clock.measuring_s / wall if wall else 0.0,
-        "spent_s": {name: round(spent, 2) for name, spent in spent_s.items()},
+        "spent_s": {name: round(spent, 2) for name, spent in clock.spent_s(wall).items()},
     }

@@ -93,7 +93,7 @@ def test_markdown_explains_itself() -> None:
     assert "opgauge gate --base aaaaaaaaaaaa --case 0123456789abcdef -i optimized --device cuda:0" in found
     assert "git bisect start bbbbbbbbbbbb aaaaaaaaaaaa -- ops" in found
     assert "--bisect-broken" in found
-    assert "0 % were sampling" in found
+    assert "0 % of it sampling" in found
 
 
 def test_hostile_names_stay_text() -> None:

@@ -260,13 +260,12 @@ def test_each_run_counts_its_own_time() -> None:
     ]
     assert false_alarms(runs)["measuring_share"] == 0.5
     assert caught(runs, 0.05, seconds=40.0)["measuring_share"] == 0.25
-    spent = {"measure": 10.0, "first call": 2.0, "starting processes": 6.0}
+    spent = {"measure": 10.0, "first call": 2.0, "starting processes": 6.0, "first checks": 0.0}
     assert false_alarms(runs)["spent_s"] == {**spent, "between blocks": 2.0}
     assert caught(runs, 0.05, seconds=40.0)["spent_s"] == {**spent, "between blocks": 22.0}
-    before = Clock(2, 4.0, {"measure": 1.0})
-    assert Clock(5, 9.0, {"measure": 6.0, "prepare": 1.0}).since(before) == Clock(
-        3, 5.0, {"measure": 5.0, "prepare": 1.0}
-    )
+    before = Clock(2, 4.0, {"measure": 1.0}, 3.0)
+    after = Clock(5, 9.0, {"measure": 6.0, "prepare": 1.0}, 5.0)
+    assert after.since(before) == Clock(3, 5.0, {"measure": 5.0, "prepare": 1.0}, 2.0)
 
 
 def test_what_is_caught_is_counted_by_time_per_call_and_by_cost() -> None:
