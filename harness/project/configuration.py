@@ -9,7 +9,7 @@ Every key is optional:
     waivers = "cases/waivers.yaml"      # likewise
     database = ".opgauge/opgauge.db"    # path or URL
     build = "make"                      # run once in each tree before its ops are imported
-    path = ["src"]                      # folders to import from, besides the project's own
+    path = ["src"]                      # folders to import from, before the project's own; `build` may make them
     tree = "."                          # folder whose code is measured
     builtin = false                     # whether the ops that opgauge ships are there too
 
@@ -110,7 +110,7 @@ def read_project(file: Path) -> Project:
 
 
 def _check(project: Project) -> None:
-    """Raise ConfigurationError for paths that are not there."""
+    """Raise ConfigurationError for paths that are not there; a build may make those of `path`."""
     missing = [path for path in _named_paths(project) if not path.exists()]
     if missing:
         msg = f"{project.file}: there is no {missing[0]}"
@@ -120,7 +120,8 @@ def _check(project: Project) -> None:
 def _named_paths(project: Project) -> Iterator[Path]:
     yield project.tree
     yield from project.cases
-    yield from project.path
+    if not project.build:
+        yield from project.path
     yield from (path for path in (project.policy, project.waivers) if path is not None)
     yield from (project.root / name for name in project.ops if is_file_name(name))
 

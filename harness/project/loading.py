@@ -7,13 +7,13 @@ import os
 import subprocess
 import sys
 import traceback
-from collections.abc import Iterator
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 from types import ModuleType
 
 from opgauge.harness.errors import TreeError
 from opgauge.harness.project.configuration import Project, is_file_name, read_project
+from opgauge.harness.project.installed import refuse_strangers
 from opgauge.harness.project.revision import git
 from opgauge.harness.settings import program_environment
 
@@ -58,7 +58,7 @@ def load_ops(project: Project, tree: Path | None = None) -> list[str]:
             raise TreeError(msg) from error
         if module is not None:
             loaded.append(str(module.__file__))
-    _refuse_strangers(where, project.tree)
+    refuse_strangers(where, project.tree)
     return loaded
 
 
@@ -97,10 +97,15 @@ def _build_environment() -> dict[str, str]:
 
 
 def _extend_path(configured: Project, original: Project, tree: Path) -> None:
-    """Import from the tree first, then from folders of the configuration outside it."""
-    own = [tree, tree / "src", *(_moved(configured, path, tree) or path for path in configured.path)]
-    outside = [folder for folder in (configured.root, original.root) if not folder.is_relative_to(original.tree)]
-    for folder in reversed([*own, *outside]):
+    """Import from folders of `path` in the tree first, then from the tree, then from folders outside it.
+
+    A folder of `path` precedes the sources of the same package: the build may install into it what the sources lack.
+    """
+    named = [_moved(configured, path, tree) or path for path in configured.path]
+    inner = [folder for folder in named if folder.is_relative_to(tree)]
+    outer = [folder for folder in named if folder not in inner]
+    roots = [folder for folder in (configured.root, original.root) if not folder.is_relative_to(original.tree)]
+    for folder in reversed([*inner, tree, tree / "src", *outer, *roots]):
         text = str(folder)
         if folder.is_dir() and text not in sys.path:
             sys.path.insert(0, text)
@@ -158,26 +163,3 @@ def _moved(project: Project, path: Path, tree: Path) -> Path | None:
 
 def _is_tracked(tree: Path, file: Path) -> bool:
     return bool(git(tree, "ls-files", "--", str(file)))
-
-
-def _refuse_strangers(tree: Path, other: Path) -> None:
-    """Raise TreeError if a package of this tree was imported from the project's other checkout."""
-    if tree == other:
-        return
-    for name, file in _imported_files():
-        if not file.is_relative_to(other) or file.is_relative_to(tree):
-            continue
-        inside = tree / file.relative_to(other)
-        if inside.is_file() and ".venv" not in inside.parts:
-            msg = (
-                f"module {name} was imported from {file} instead of {inside}: an installed copy goes first; "
-                "name its folder in `path`"
-            )
-            raise TreeError(msg)
-
-
-def _imported_files() -> Iterator[tuple[str, Path]]:
-    for name, module in list(sys.modules.items()):
-        file = getattr(module, "__file__", None)
-        if isinstance(file, str):
-            yield name, Path(file)

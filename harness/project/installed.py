@@ -1,0 +1,95 @@
+"""Check that the modules of another checkout came from it, and not from an installed copy of the project."""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+import tomllib
+from collections.abc import Iterator
+from importlib.machinery import EXTENSION_SUFFIXES
+from importlib.metadata import Distribution, distributions
+from pathlib import Path
+from urllib.parse import unquote, urlsplit
+
+from opgauge.harness.errors import TreeError
+from opgauge.harness.project.revision import git
+
+REMEDY = (
+    "an installed copy goes first, in both trees; uninstall it and name the package's folder in `path`, or let `build` "
+    "install into a folder that `path` names"
+)
+"""End of the message about a module from elsewhere."""
+FOLDER_URL = "direct_url.json"
+"""File in which pip records the folder or archive that a distribution was installed from."""
+
+
+def refuse_strangers(tree: Path, other: Path) -> None:
+    """Raise TreeError if a module of this tree was imported from the project's other checkout or an installed copy."""
+    if tree == other:
+        return
+    imported = list(_imported_files())
+    for name, file in imported:
+        if not file.is_relative_to(other) or file.is_relative_to(tree):
+            continue
+        inside = tree / file.relative_to(other)
+        is_built = file.name.endswith(tuple(EXTENSION_SUFFIXES))
+        if (inside.is_file() or is_built) and ".venv" not in inside.parts and "site-packages" not in inside.parts:
+            msg = f"module {name} was imported from {file} instead of {inside}: {REMEDY}"
+            raise TreeError(msg)
+    installed = _installed_files(other)
+    for name, file in imported:
+        if file in installed and not file.is_relative_to(tree):
+            msg = f"module {name} was imported from {file} instead of {tree}: {REMEDY}"
+            raise TreeError(msg)
+
+
+def _imported_files() -> Iterator[tuple[str, Path]]:
+    for name, module in list(sys.modules.items()):
+        file = getattr(module, "__file__", None)
+        if isinstance(file, str):
+            yield name, Path(file)
+
+
+def _installed_files(tree: Path) -> set[Path]:
+    """Files of the installed distributions that are copies of this repository's, except loaders of editable ones."""
+    top = Path(git(tree, "rev-parse", "--show-toplevel") or tree)
+    names = _declared_names(top)
+    own = [one for one in distributions() if _normal(_name(one)) in names or _is_from(one, top)]
+    return {
+        Path(str(one.locate_file(file))) for one in own for file in one.files or () if "editable" not in file.parts[0]
+    }
+
+
+def _is_from(distribution: Distribution, top: Path) -> bool:
+    """Whether pip installed a distribution from a folder or archive inside `top`."""
+    try:
+        url = urlsplit(json.loads(distribution.read_text(FOLDER_URL) or "{}").get("url", ""))
+    except (ValueError, AttributeError):
+        return False
+    return url.scheme == "file" and Path(unquote(url.path)).resolve().is_relative_to(top.resolve())
+
+
+def _declared_names(top: Path) -> set[str]:
+    """Normalized names of the projects that the repository's pyproject.toml files declare."""
+    found = set()
+    for line in git(top, "ls-files", "-z", "--", "pyproject.toml", "**/pyproject.toml").split("\0"):
+        try:
+            name = tomllib.loads((top / line).read_text(encoding="utf-8")).get("project", {}).get("name")
+        except (OSError, ValueError, AttributeError):
+            continue
+        if isinstance(name, str):
+            found.add(_normal(name))
+    return found
+
+
+def _name(distribution: Distribution) -> str:
+    """The name of a distribution, from its folder where it has one: reading its metadata takes longer."""
+    folder = getattr(distribution, "_path", None)
+    if folder is not None and str(folder).endswith(".dist-info"):
+        return str(Path(str(folder)).name).removesuffix(".dist-info").rpartition("-")[0]
+    return str(distribution.metadata["Name"] or "")
+
+
+def _normal(name: str) -> str:
+    return re.sub(r"[-_.]+", "-", name).lower()
