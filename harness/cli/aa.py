@@ -65,9 +65,9 @@ def aa(
 
     Example: opgauge aa --runs 20 --tag smoke --op sign
     """
+    from opgauge.harness.cli.building import build
     from opgauge.harness.gate.gate import Schedule
     from opgauge.harness.gate.record import BASE, HEAD
-    from opgauge.harness.project import active
     from opgauge.harness.run.environment import commit
     from opgauge.harness.run.tree import Tree, find_tree
     from opgauge.harness.settings import load_settings
@@ -76,7 +76,7 @@ def aa(
 
     started = monotonic()
     path = find_tree(tree or Path.cwd())
-    active.build(path)
+    build(path)
     same = Tree(path, commit(path), "this tree")
     conditions = load_conditions(path, policy, Schedule.of(pairs, most_pairs), block_s, threads, method)
     selection = gating.selected(

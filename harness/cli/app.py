@@ -13,6 +13,7 @@ from typer.core import TyperGroup
 
 from opgauge.harness.cli.aa import aa
 from opgauge.harness.cli.agree import agree
+from opgauge.harness.cli.building import Verb
 from opgauge.harness.cli.check import check
 from opgauge.harness.cli.cluster import cluster
 from opgauge.harness.cli.compare import compare
@@ -62,12 +63,6 @@ ASCII = {
 CLOSED = 141
 """Exit code where standard output was closed early: 128 + SIGPIPE, which is no verdict."""
 
-NEEDS_OPS = ("list", "check", "compile", "run", "explore", "tune", "schema", "agree", "doctor")
-"""Verbs for which this process imports the project's ops; others leave that to their workers, or need none."""
-
-NEEDS_BUILD = ("compile", "run", "explore", "tune", "agree", "aa", "inject")
-"""Verbs that run kernels of the project's tree, and build it first; `gate` builds both trees by itself."""
-
 BUILTIN = "--builtin"
 """Option that selects the shipped ops."""
 
@@ -99,34 +94,34 @@ app = typer.Typer(
 )
 
 
-app.command("init")(init)
-app.command("config")(config)
-app.command("list")(list_)
-app.command("check")(check)
-app.command("compile")(compile_)
-app.command("run")(run)
-app.command("doctor")(doctor)
-app.command("show")(show)
-app.command("explore")(explore)
-app.command("gate")(gate)
-app.command("compare")(compare)
-app.command("aa")(aa)
-app.command("inject")(inject)
-app.command("tune")(tune)
-app.command("history")(history)
-app.command("agree")(agree)
-app.command("export")(export)
-app.command("import")(import_)
-app.command("push")(push)
-app.command("schema")(schema)
+app.command("init", cls=Verb)(init)
+app.command("config", cls=Verb)(config)
+app.command("list", cls=Verb)(list_)
+app.command("check", cls=Verb)(check)
+app.command("compile", cls=Verb)(compile_)
+app.command("run", cls=Verb)(run)
+app.command("doctor", cls=Verb)(doctor)
+app.command("show", cls=Verb)(show)
+app.command("explore", cls=Verb)(explore)
+app.command("gate", cls=Verb)(gate)
+app.command("compare", cls=Verb)(compare)
+app.command("aa", cls=Verb)(aa)
+app.command("inject", cls=Verb)(inject)
+app.command("tune", cls=Verb)(tune)
+app.command("history", cls=Verb)(history)
+app.command("agree", cls=Verb)(agree)
+app.command("export", cls=Verb)(export)
+app.command("import", cls=Verb)(import_)
+app.command("push", cls=Verb)(push)
+app.command("schema", cls=Verb)(schema)
 app.add_typer(runs, name="runs")
 app.add_typer(database, name="db")
 app.add_typer(project, name="project")
 app.add_typer(token, name="token")
 app.add_typer(cluster, name="cluster")
 app.add_typer(webhook, name="webhook")
-app.command("serve")(serve)
-app.command("version")(version)
+app.command("serve", cls=Verb)(serve)
+app.command("version", cls=Verb)(version)
 
 
 @app.callback(invoke_without_command=True)
@@ -155,10 +150,6 @@ def start(
     from opgauge.harness.settings import configuration_file
 
     active.choose(active.ProjectChoice(config or configuration_file(), builtin))
-    if context.invoked_subcommand in NEEDS_BUILD:
-        active.build()
-    if context.invoked_subcommand in NEEDS_OPS:
-        active.load()
 
 
 def main() -> None:

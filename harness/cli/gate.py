@@ -221,8 +221,8 @@ def commit_pool(
     devices: Sequence[str] = (),
 ) -> Iterator[Opened]:
     """Workers on `head` and on the commit `ref` of its repository, which is checked out meanwhile."""
+    from opgauge.harness.cli.building import build
     from opgauge.harness.gate.record import BASE, HEAD
-    from opgauge.harness.project.active import build
     from opgauge.harness.run.environment import commit
     from opgauge.harness.run.tree import Tree, checkout, resolve
 

@@ -53,8 +53,8 @@ def inject(
 
     Example: opgauge inject --slowdown 0.05 --op sign
     """
+    from opgauge.harness.cli.building import build
     from opgauge.harness.gate.gate import Schedule
-    from opgauge.harness.project import active
     from opgauge.harness.run.environment import commit
     from opgauge.harness.run.tree import Tree, find_tree
     from opgauge.harness.settings import load_settings
@@ -63,7 +63,7 @@ def inject(
 
     started = monotonic()
     path = find_tree(tree or Path.cwd())
-    active.build(path)
+    build(path)
     own = Tree(path, commit(path), "this tree")
     conditions = by_time_alone(
         aa.load_conditions(path, policy, Schedule.of(pairs, most_pairs), block_s, threads, method), among

@@ -115,7 +115,7 @@ def select(backend: str, ops: Sequence[str] | None, names: Sequence[str] | None)
     ]
     if not found:
         there = ", ".join(item.name for item in parameters(backend))
-        msg = f"no such parameter on {backend}; there are {there}"
+        msg = f"no such parameter on {backend}; " + (f"there are {there}" if there else "these ops declare none")
         raise NothingError(msg)
     return found
 

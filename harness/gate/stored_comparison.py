@@ -61,11 +61,14 @@ def compare_stored(
 ) -> GateRun:
     """Judge the trials of both groups of runs as `gate` judges those that it measured.
 
-    Raises NothingError if no trial is selected, or a run is on both sides.
+    Raises NothingError if no trial is selected, the base has no run, or a run is on both sides.
     """
     twice = {run.id for run in base} & {run.id for run in head}
     if twice:
         msg = f"run {min(twice)[:8]} is on both sides"
+        raise NothingError(msg)
+    if not base:
+        msg = "the base is the last run itself, which is the head: measure another, or name base and head"
         raise NothingError(msg)
     blocks = {BASE: load_blocks(engine, base), HEAD: load_blocks(engine, head)}
     subjects = [subject for subject in dict.fromkeys([*blocks[HEAD], *blocks[BASE]]) if is_chosen(subject)]

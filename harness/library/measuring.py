@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from opgauge.harness.case.file import load_cases
+from opgauge.harness.case.filters import require_matches
 from opgauge.harness.errors import NothingError
 from opgauge.harness.measure import Limits
 from opgauge.harness.project import active
@@ -35,15 +36,20 @@ def run(
     cases: case files and folders; by default those of the project in the current folder, else the shipped ones. Ops
     are those of the project: what this process alone has registered, workers do not know. op, tag, dtype: keep cases
     that have them. budget_s: seconds of sampling per result. db: database URL or SQLite file to store the run in; None
-    stores nothing. Raises NothingError where nothing is left, CaseFileError, BackendError.
+    stores nothing. Raises FilterError for a value that no case has, NothingError
+    where nothing is left, CaseFileError, BackendError.
     """
     project = active.active() or active.choose()
     active.load()
     own = project.cases if project is not None and project.cases else (ROOT / "cases",)
     listed = [cases] if isinstance(cases, Path | str) else list(cases)
+    loaded = load_cases([Path(one) for one in listed] or list(own))
+    given = {"op": [op] if op else [], "dtype": [dtype] if dtype else [], "tag": [tag] if tag else []}
+    tags = {one for case in loaded for one in case.tags}
+    require_matches(given, {"op": [case.op for case in loaded], "dtype": [case.dtype for case in loaded], "tag": tags})
     chosen = [
         case
-        for case in load_cases([Path(one) for one in listed] or list(own))
+        for case in loaded
         if op in {None, case.op} and dtype in {None, case.dtype} and (tag is None or tag in case.tags)
     ]
     trials = plan(chosen, implementations=implementations, devices=devices)

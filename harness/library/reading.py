@@ -2,14 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from datetime import UTC, datetime
+from functools import partial
 from importlib import import_module
+from pathlib import Path
 from typing import Any, Literal
 
+from opgauge.harness.errors import StoreError
 from opgauge.harness.report.export import records
 from opgauge.harness.store import Store
 
 Library = Literal["pandas", "polars", "arrow", "records"]
+TABLES: dict[str, tuple[str, Callable[..., Any]]] = {
+    "pandas": ("pandas", lambda pandas, found: pandas.DataFrame.from_records(found)),
+    "polars": ("polars", lambda polars, found: polars.from_dicts(found, infer_schema_length=None)),
+    "arrow": ("pyarrow", lambda arrow, found: arrow.Table.from_pylist(found)),
+}
+"""Package of each library, and how it makes a table of records."""
 MOST_RUNS = 100_000
 """Most runs that are read."""
 
@@ -28,6 +38,10 @@ def results(
     then or later; without a time zone it is UTC. library: what makes the table, `records` for a list of dicts. Raises
     StoreError, and ImportError where the library is not installed.
     """
+    table = _table(library)
+    if "://" not in db and not Path(db).is_file():
+        msg = f"there is no database {db}"
+        raise StoreError(msg)
     limit = since.replace(tzinfo=since.tzinfo or UTC) if since is not None else None
     found: list[dict[str, Any]] = []
     with Store.open(db if "://" in db else f"sqlite:///{db}") as store:
@@ -40,12 +54,19 @@ def results(
                 if op in {None, result.trial.case.op} and implementation in {None, result.trial.implementation}
             ]
             found += records(run, kept, store.ceilings(run.id))
-    match library:
-        case "records":
-            return found
-        case "pandas":
-            return import_module("pandas").DataFrame.from_records(found)
-        case "polars":
-            return import_module("polars").from_dicts(found, infer_schema_length=None)
-        case "arrow":
-            return import_module("pyarrow").Table.from_pylist(found)
+    return table(found)
+
+
+def _table(library: Library) -> Callable[[list[dict[str, Any]]], Any]:
+    """The function that makes a table of records. Raises ImportError, which names the package to install."""
+    if library == "records":
+        return list
+    if library not in TABLES:
+        msg = f"library= should be {', '.join(TABLES)} or records, not {library!r}"
+        raise ValueError(msg)
+    package, make = TABLES[library]
+    try:
+        return partial(make, import_module(package))
+    except ModuleNotFoundError as error:
+        msg = f"library={library!r} needs {package}: pip install {package}, or library='records' for a list of dicts"
+        raise ImportError(msg, name=package) from error

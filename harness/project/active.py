@@ -8,7 +8,7 @@ from typing import NamedTuple
 import opgauge
 from opgauge.harness.project.configuration import Project, find_project, read_project
 from opgauge.harness.project.loading import build as build_tree
-from opgauge.harness.project.loading import load_ops
+from opgauge.harness.project.loading import load_ops, project_at
 
 
 class _Active:
@@ -68,6 +68,12 @@ def load(tree: Path | None = None) -> None:
         return
     load_ops(project, tree)
     _Active.is_loaded = True
+
+
+def build_command(tree: Path | None = None) -> str:
+    """The command that builds the active project, or another checkout of it; empty if it has none."""
+    project = measured()
+    return "" if project is None else project_at(project, tree or project.tree).build
 
 
 def build(tree: Path | None = None) -> None:

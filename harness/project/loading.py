@@ -52,7 +52,7 @@ def load_ops(project: Project, tree: Path | None = None) -> list[str]:
     for entry in configured.ops:
         try:
             module = _import(configured, project, where, entry)
-        except Exception as error:
+        except (Exception, SystemExit) as error:  # a script that ends must not end this process with its code
             build = "; `opgauge run` and `gate` run the build command first" if configured.build else ""
             msg = f"{entry} cannot be imported: {type(error).__name__}: {error}{_place(error, where)}{build}"
             raise TreeError(msg) from error
@@ -62,7 +62,7 @@ def load_ops(project: Project, tree: Path | None = None) -> list[str]:
     return loaded
 
 
-def _place(error: Exception, tree: Path) -> str:
+def _place(error: BaseException, tree: Path) -> str:
     """The innermost line of the project that an error passed through, as a suffix of its message."""
     frames = traceback.extract_tb(error.__traceback__)
     inside = [frame for frame in frames if Path(frame.filename).is_relative_to(tree)]

@@ -195,9 +195,12 @@ class FunctionOp:
             return {name: TensorSpec(tuple(shape), stated[name]) for name, shape in zip(stated, listed, strict=True)}
         try:
             traced = trace(lambda arrays: self._complete(arrays, params), shapes, dtypes)
-        except (ValueError, IndexError) as error:
+        except DefinitionError:
+            raise
+        except Exception as error:  # a user's function may raise any
             given = ", ".join(f"{name} {list(shape)}" for name, shape in shapes.items())
-            msg = f"{self.name}: the reference refuses {given}: {error}"
+            kind = "" if isinstance(error, ValueError | IndexError) else f"{type(error).__name__}: "
+            msg = f"{self.name}: the reference refuses {given}: {kind}{error}"
             raise ShapeError(msg) from error
         return {
             name: TensorSpec(one.shape, stated.get(name) or _output_dtype(one.kind, one.dtype, dtype))

@@ -159,6 +159,20 @@ def test_mistakes_of_the_user_are_one_line(tmp_path: Path) -> None:
     assert "no device 'gpu'" in opgauge(*SMOKE, "--device", "gpu", db=tmp_path / "x.db", code=2).stderr
 
 
+def test_words_are_read_before_anything_is_built(tmp_path: Path) -> None:
+    """Help and a misspelt option need no build, which may take minutes or fail; a build that begins is announced."""
+    (tmp_path / "hook.py").write_text("import opgauge\n")
+    (tmp_path / "opgauge.toml").write_text('ops = ["hook.py"]\nbuild = "touch built; exit 1"\n')
+    assert run_here("run", "--help", cwd=tmp_path, variables={}).returncode == 0
+    assert run_here("run", "--hlep", cwd=tmp_path, variables={}).returncode == 2
+    assert not (tmp_path / "built").exists()
+    done = run_here("run", cwd=tmp_path, variables={})
+    assert "building: touch built; exit 1\n" in done.stderr
+    assert (tmp_path / "built").exists()
+    (tmp_path / "opgauge.toml").write_text('ops = ["absent.py"]\n')
+    assert "there is no" in run_here("check", cwd=tmp_path, variables={}).stderr
+
+
 def test_a_wrong_kernel_of_ours_fails_the_run(tmp_path: Path) -> None:
     """Exit code 3 when a kernel of ours cannot do its work in time."""
     done = opgauge(

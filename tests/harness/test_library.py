@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -9,7 +10,7 @@ import numpy as np
 import pytest
 
 import opgauge
-from opgauge.harness.errors import NothingError
+from opgauge.harness.errors import FilterError, NothingError, StoreError
 from opgauge.harness.result.result import Status
 
 
@@ -31,9 +32,23 @@ def test_what_is_run_can_be_read_back(tmp_path: Path) -> None:
 
 
 def test_nothing_to_run_is_an_error() -> None:
-    """No case with that tag: an error instead of an empty list."""
-    with pytest.raises(NothingError, match="0 cases"):
+    """A value that no case has, or values that exclude each other: an error instead of an empty list."""
+    with pytest.raises(FilterError, match="tag nosuchtag matches nothing"):
         opgauge.run(op="sign", tag="nosuchtag")
+    with pytest.raises(FilterError, match="op sgin matches nothing; did you mean 'sign'"):
+        opgauge.run(op="sgin")
+    with pytest.raises(NothingError, match="0 cases"):
+        opgauge.run(op="dot", dtype="int8")
+
+
+def test_results_of_no_database_are_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A misspelt file is not made anew and read as empty; a library that is not installed is named with its remedy."""
+    with pytest.raises(StoreError, match="there is no database"):
+        opgauge.results(str(tmp_path / "misspelt.db"), library="records")
+    assert not list(tmp_path.iterdir())
+    monkeypatch.setitem(sys.modules, "pyarrow", None)
+    with pytest.raises(ImportError, match="pip install pyarrow, or library='records'"):
+        opgauge.results(str(tmp_path / "runs.db"), library="arrow")
 
 
 def test_public_names_are_found_and_others_are_not() -> None:

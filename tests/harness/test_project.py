@@ -98,6 +98,14 @@ def test_a_failed_import_names_the_line_of_the_project(tmp_path: Path, monkeypat
         load_ops(project(tmp_path, 'ops = ["hook.py"]\nbuild = "make"\n'))
 
 
+def test_a_hook_that_ends_the_process_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A script that calls `sys.exit(0)` when imported would end `check` and `gate` as if all had passed."""
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    (tmp_path / "script.py").write_text("import sys\nsys.exit(0)\n")
+    with pytest.raises(TreeError, match=r"script\.py cannot be imported: SystemExit: 0 \(script\.py:2\)"):
+        load_ops(project(tmp_path, 'ops = ["script.py"]\n'))
+
+
 def test_ops_of_another_checkout_are_imported_from_there(tmp_path: Path) -> None:
     """Tracked files come from the checkout, untracked hooks from where they are, and a file it lacks is left out."""
     tree = tmp_path / "tree"

@@ -63,6 +63,8 @@ def test_one_run_a_side_gives_a_ratio_and_a_warning(tmp_path: Path, case: Case) 
             resolve(store.engine, "nobody")
         with pytest.raises(NothingError, match="on both sides"):
             compare_stored(store.engine, [before], [before], Conditions(), lambda _: True)
+        with pytest.raises(NothingError, match="the base is the last run itself"):
+            compare_stored(store.engine, [], [after], Conditions(), lambda _: True)
     (found,) = run.found
     assert found.ratio == pytest.approx(1.5)
     assert (found.verdict, run.outcome.code) == (Verdict.UNDECIDED, ExitCode.UNDECIDED)

@@ -212,6 +212,17 @@ def test_shapes_that_the_reference_refuses_are_an_error_of_the_case() -> None:
         found.infer({"x": (4, 8), "weight": (5,)}, "float32", found.params())
 
 
+def test_any_failure_of_the_reference_is_an_error_of_the_case() -> None:
+    """A user's function may raise anything; a traceback through opgauge would hide where."""
+
+    def failing(x: Any) -> Any:
+        raise KeyError(len(x))
+
+    found = opgauge.op(failing).op
+    with pytest.raises(ShapeError, match=r"the reference refuses x \[4\]: KeyError: 4"):
+        found.infer({"x": (4,)}, "float32", found.params())
+
+
 @pytest.mark.parametrize("dtype", ["float16", "float32"])
 def test_the_bound_lets_honest_sums_pass_and_no_shortcut(dtype: str) -> None:
     """A sum in sequence in the accumulator's precision is right; one rounded at each step, or TF32, is not."""
