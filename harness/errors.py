@@ -7,6 +7,7 @@ HarnessError
 ├── FilterError        a filter value that matches nothing
 ├── NothingError       nothing to measure or to show
 ├── TreeError          a tree whose `ops` the harness cannot use or compare
+│   └── HeadError      the head of a gate cannot be built or imported
 ├── RefError           no git repository, or no such commit in it
 ├── SettingsError      an environment variable that cannot be read
 ├── ConfigurationError a project's configuration that cannot be used
@@ -105,6 +106,12 @@ class TreeError(HarnessError):
     """A tree or stored results that the harness cannot use; the message gives the reason."""
 
     exit_code = 5
+
+
+class HeadError(TreeError):
+    """The head of a gate cannot be built or imported: the change broke it."""
+
+    exit_code = 3
 
 
 class RefError(HarnessError):

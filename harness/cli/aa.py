@@ -82,7 +82,7 @@ def aa(
     selection = gating.selected(
         paths=paths, cases=case, ops=op, tags=tag, dtypes=dtype, implementations=implementation, devices=device
     )
-    gating.refuse_missing_folders(record)
+    gating.refuse_unwritable(record)
     done: list[GateRun] = []
     with opened_cluster(gpus, cluster) as client, ExitStack() as stack:
         if client is not None:

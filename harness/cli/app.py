@@ -21,6 +21,7 @@ from opgauge.harness.cli.compile import compile_
 from opgauge.harness.cli.config import config
 from opgauge.harness.cli.database import database
 from opgauge.harness.cli.doctor import doctor
+from opgauge.harness.cli.explain import explain
 from opgauge.harness.cli.explore import explore
 from opgauge.harness.cli.export import export
 from opgauge.harness.cli.gate import gate
@@ -193,22 +194,6 @@ def _end_by_signal(ended: SystemExit) -> None:
         if isinstance(cause, TerminatedError):
             sys.exit(exit_code(cause))
         cause = cause.__context__
-
-
-def explain(error: Exception) -> tuple[str, int] | None:
-    """Message and exit code of an error that a user can act on; None for a fault of opgauge."""
-    from opgauge.harness.errors import HarnessError
-    from opgauge.ops import OpError  # imported late, so that a worker can start meanwhile
-
-    if isinstance(error, HarnessError | OpError):
-        return str(error), getattr(error, "exit_code", 2)
-    if type(error).__module__.startswith("sqlalchemy."):
-        reason = str(getattr(error, "orig", None) or error).partition("\n")[0]
-        return f"the database cannot be used: {reason}", 2
-    if isinstance(error, OSError) and error.strerror:
-        named = f": {error.filename}" if error.filename else ""
-        return f"{error.strerror}{named}", 2
-    return None
 
 
 def _tolerate(stream: TextIO | None) -> None:

@@ -29,6 +29,16 @@ class Verb(TyperCommand):
         return super().invoke(ctx)
 
 
+def build_head(tree: Path) -> None:
+    """Build the head of a gate; raises HeadError if that fails."""
+    from opgauge.harness.errors import HeadError, TreeError
+
+    try:
+        build(tree)
+    except TreeError as error:
+        raise HeadError(str(error)) from error
+
+
 def build(tree: Path | None = None, *, quiet: bool = False) -> None:
     """Build the active project in its tree, or in another checkout, and say so; raises TreeError if it fails."""
     from opgauge.harness.project import active

@@ -46,7 +46,7 @@ def compare(
 
     Example: opgauge compare main --head last
     """
-    gating.refuse_missing_folders(junit, markdown)
+    gating.refuse_unwritable(junit, markdown)
     from opgauge.harness.cli.gate_reports import Reports, print_table, reported, write
     from opgauge.harness.gate.stored_comparison import compare_stored, resolve
     from opgauge.harness.store import LATEST, Store

@@ -15,6 +15,7 @@ import typer
 
 from opgauge.harness.cli import gate_options as gating
 from opgauge.harness.cli.cluster import opened_cluster
+from opgauge.harness.cli.explain import explain
 from opgauge.harness.cli.options import (
     AsJson,
     Cases,
@@ -40,8 +41,8 @@ if TYPE_CHECKING:
     from opgauge.harness.gate.stored import Stored
     from opgauge.harness.settings import Settings
 
-USAGE, NOTHING = 2, 5
-"""Exit codes: usage error; nothing measured."""
+USAGE, BROKEN, NOTHING = 2, 3, 5
+"""Exit codes: usage error; a broken head; nothing measured."""
 STOP = 255
 """Exit code at which `git bisect run` ends."""
 CANNOT_TELL = 125
@@ -124,7 +125,7 @@ def gate(
     if cluster and (store or against is not None):
         msg = "--cluster compares two trees: --store and --against are about results of this machine"
         raise typer.BadParameter(msg)
-    gating.refuse_missing_folders(junit, markdown)
+    gating.refuse_unwritable(junit, markdown)
     filters = gating.selected(
         paths=paths,
         cases=case,
@@ -192,7 +193,7 @@ def _refuse_with_against(base: str | None, *, trust_hash: bool) -> None:
 
 @contextmanager
 def _never_a_verdict(*, bisect: bool) -> Iterator[None]:
-    """An error ends with 2 or 5, in a bisection with "stop" or "skip": never with the code for slower."""
+    """An error ends with 2, 3 or 5, in a bisection with "stop" or "skip": never with the code for slower."""
     from opgauge.harness.errors import HarnessError
 
     try:
@@ -200,10 +201,12 @@ def _never_a_verdict(*, bisect: bool) -> Iterator[None]:
     except HarnessError as error:
         typer.echo(f"opgauge: {error}", err=True)
         is_usage = error.exit_code == USAGE
-        code = (STOP if is_usage else CANNOT_TELL) if bisect else (USAGE if is_usage else NOTHING)
+        own = error.exit_code if error.exit_code in {USAGE, BROKEN} else NOTHING
+        code = (STOP if is_usage else CANNOT_TELL) if bisect else own
         raise typer.Exit(code) from error
     except Exception as error:
-        typer.echo(traceback.format_exc(), err=True)
+        explained = explain(error)
+        typer.echo(f"opgauge: {explained[0]}" if explained else traceback.format_exc(), err=True)
         raise typer.Exit(STOP if bisect else NOTHING) from error
 
 
@@ -221,13 +224,13 @@ def commit_pool(
     devices: Sequence[str] = (),
 ) -> Iterator[Opened]:
     """Workers on `head` and on the commit `ref` of its repository, which is checked out meanwhile."""
-    from opgauge.harness.cli.building import build
+    from opgauge.harness.cli.building import build, build_head
     from opgauge.harness.gate.record import BASE, HEAD
     from opgauge.harness.run.environment import commit
     from opgauge.harness.run.tree import Tree, checkout, resolve
 
     sha = resolve(head, ref)
-    build(head)
+    build_head(head)
     with checkout(head, sha) as beside:
         build(beside)
         trees = {BASE: Tree(beside, sha, sha[:12] if ref == sha else ref), HEAD: Tree(head, commit(head), "this tree")}

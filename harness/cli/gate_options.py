@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -84,11 +85,15 @@ def selected(**given: Sequence[Any] | None) -> Selection:
     return Selection(**fields)
 
 
-def refuse_missing_folders(*files: Path | None) -> None:
-    """Raise BadParameter for a file whose folder does not exist."""
-    for file in files:
-        if file is not None and not file.parent.is_dir():
-            msg = f"there is no folder {file.parent} for {file.name}"
+def refuse_unwritable(*files: Path | None) -> None:
+    """Raise BadParameter for a file that cannot be written: before anything is measured."""
+    for file in filter(None, files):
+        faults = {
+            f"there is no folder {file.parent} for {file.name}": not file.parent.is_dir(),
+            f"{file} is a folder; name a file": file.is_dir(),
+            f"{file} cannot be written": not os.access(file if file.exists() else file.parent, os.W_OK),
+        }
+        for msg in (text for text, is_so in faults.items() if is_so):
             raise typer.BadParameter(msg)
 
 

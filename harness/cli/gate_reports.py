@@ -39,12 +39,13 @@ def reported(head: Path, base: str, reports: Reports) -> Iterator[None]:
     try:
         yield
     except Exception as error:
-        is_usage = isinstance(error, HarnessError) and error.exit_code == ExitCode.USAGE
+        code = error.exit_code if isinstance(error, HarnessError) else int(ExitCode.NOTHING)
+        is_told = code in {ExitCode.USAGE, ExitCode.BROKEN}
         run = GateRun(
             base=Tree(Path(), "", base or "the fork point"),
             head=Tree(head, commit(head), "this tree"),
             found=(),
-            outcome=GateOutcome(ExitCode.USAGE if is_usage else ExitCode.NOTHING, {}),
+            outcome=GateOutcome(ExitCode(code) if is_told else ExitCode.NOTHING, {}),
             records={},
             conditions=Conditions(),
             notes=(str(error) or type(error).__name__,),
@@ -55,23 +56,29 @@ def reported(head: Path, base: str, reports: Reports) -> Iterator[None]:
 
 def write(run: GateRun, reports: Reports) -> None:
     """Write the files, in GitHub Actions the step summary and the annotations, and print the JSON."""
-    if reports.junit is not None:
-        reports.junit.write_text(junit(run), encoding="utf-8")
-    if reports.markdown is not None:
-        reports.markdown.write_text(markdown(run), encoding="utf-8")
+    for target, render in ((reports.junit, junit), (reports.markdown, markdown)):
+        if target is not None:
+            _write_file(target, render(run))
     if reports.as_json:
         typer.echo(json.dumps(as_plain(run), indent=1, allow_nan=False))
     actions = load_actions()
     if actions is None:
         return
     if actions.summary is not None:
-        with actions.summary.open("a", encoding="utf-8") as file:
-            file.write(markdown(run))
+        _write_file(actions.summary, markdown(run), mode="a")
     if actions.output is not None:
-        with actions.output.open("a", encoding="utf-8") as file:
-            file.write(f"counts={json.dumps(dict(run.outcome.counts))}\n")
+        _write_file(actions.output, f"counts={json.dumps(dict(run.outcome.counts))}\n", mode="a")
     for line in annotate(run):
         typer.echo(line, err=reports.as_json)
+
+
+def _write_file(target: Path, text: str, mode: str = "w") -> None:
+    """Write or extend a report; one that cannot be written is told, and does not take the verdict with it."""
+    try:
+        with target.open(mode, encoding="utf-8") as file:
+            file.write(text)
+    except OSError as error:
+        typer.echo(f"opgauge: {target} cannot be written: {error.strerror}", err=True)
 
 
 def print_table(run: GateRun, reports: Reports) -> None:

@@ -13,7 +13,7 @@ from time import monotonic
 from typing import Any, Self
 
 from opgauge.harness.caches import CACHED_BY_CONTENT, remove_unused
-from opgauge.harness.errors import TreeError, WorkerError
+from opgauge.harness.errors import HeadError, TreeError, WorkerError
 from opgauge.harness.gate.record import BASE, HEAD, MEASURING, BlockOutcome, JobRecord, outcome_from
 from opgauge.harness.judge.verdict import Subject
 from opgauge.harness.result.ceilings import Ceilings
@@ -285,9 +285,10 @@ class WorkerPool:
             raise self.unanswered(side, error, f"{record.job.subject}: ") from error
 
     def unanswered(self, side: str, error: Exception, where: str = "") -> TreeError:
-        """An error that names the tree of a side."""
+        """An error that names the tree of a side; a head that cannot be imported is broken by the change."""
         msg = f"{self.trees[side]} cannot answer: {where}{error}"
-        return TreeError(msg)
+        is_broken = side == HEAD and isinstance(error, TreeError)
+        return HeadError(msg) if is_broken else TreeError(msg)
 
     def _folder_of(self, content: str, side: str) -> Path:
         """Folder for content that depends on the tree of a side."""

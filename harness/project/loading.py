@@ -84,7 +84,8 @@ def build(project: Project, tree: Path) -> None:
         check=False,
     )
     if done.returncode:
-        msg = f"`{command}` failed in {tree} with exit code {done.returncode}:\n{done.stdout[-BUILD_LOG:]}"
+        log = done.stdout[-BUILD_LOG:].rstrip()
+        msg = f"`{command}` failed in {tree} with exit code {done.returncode}" + (f":\n{log}" if log else "")
         raise TreeError(msg)
 
 

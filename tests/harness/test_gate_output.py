@@ -5,13 +5,17 @@ from __future__ import annotations
 import json
 import re
 from dataclasses import replace
+from pathlib import Path
 from xml.etree import ElementTree as ET
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from rich.console import Console
+from typer import BadParameter
 
+from opgauge.harness.cli.gate_options import refuse_unwritable
+from opgauge.harness.cli.gate_reports import Reports, write
 from opgauge.harness.gate import report
 from opgauge.harness.gate.annotation import annotate
 from opgauge.harness.gate.junit import junit
@@ -151,3 +155,20 @@ def test_what_is_not_committed_is_not_bisected() -> None:
     assert report.bisect(run, run.found[0])
     assert report.bisect(dirty, run.found[0]) == ""
     assert "git bisect" not in markdown(dirty)
+
+
+def test_a_report_that_cannot_be_written_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The disk may be full after an hour of measuring: the other report is written, and the verdict stays."""
+    good = tmp_path / "gate.md"
+    write(a_run([]), Reports(junit=Path("/dev/full"), markdown=good))
+    assert capsys.readouterr().err == "opgauge: /dev/full cannot be written: No space left on device\n"
+    assert "opgauge gate" in good.read_text()
+
+
+def test_a_folder_is_no_report(tmp_path: Path) -> None:
+    """What cannot be written is refused before anything is measured."""
+    with pytest.raises(BadParameter, match="is a folder"):
+        refuse_unwritable(tmp_path)
+    with pytest.raises(BadParameter, match="there is no folder"):
+        refuse_unwritable(tmp_path / "absent" / "gate.md")
+    refuse_unwritable(None, tmp_path / "gate.md")

@@ -187,6 +187,29 @@ def test_a_budget_ends_a_first_call(project: ForeignProject) -> None:
     assert "the budget ended with 1 undecided" in said
 
 
+@pytest.mark.parametrize("side", ["base", "head"])
+@pytest.mark.parametrize("planted", ["import absent_module", "build"])
+def test_a_head_that_cannot_be_imported_is_broken(
+    project: ForeignProject, tmp_path: Path, side: str, planted: str
+) -> None:
+    """CI may allow 5, for a change of documents: a head without a build or import ends with 3, such a base with 5."""
+    report = tmp_path / "gate.md"
+    start = project.git("rev-parse", "HEAD")
+    if planted == "build":
+        project.change("opgauge.toml", "name =", 'build = "exit 7"\nname =')
+    else:
+        project.change("kernels/__init__.py", "def", f"{planted}\n\n\ndef")
+    if side == "base":
+        project.git("commit", "--quiet", "--all", "-m", "broken")
+        project.git("checkout", "--quiet", start, "--", "opgauge.toml", "kernels")
+    code, said = project.gate("--all", "--markdown", str(report))
+    project.git("reset", "--quiet", "--hard", start)
+    assert code == (ExitCode.BROKEN if side == "head" else ExitCode.NOTHING), said
+    assert "Traceback" not in said
+    assert ("absent" if "import" in planted else "exit 7") in report.read_text()
+    assert f"Exit code {code}" in report.read_text()
+
+
 def test_a_planted_slowdown_of_a_project_is_detected(project: ForeignProject) -> None:
     """`inject` slows a project's kernel down without a change of its files, and the gate detects it."""
     code, said = project.opgauge("inject", "--slowdown", "40", *QUICK, "--json")
