@@ -37,13 +37,16 @@ def matches_case(pattern: str, path: str, case_id: str) -> bool:
     """Whether a filter for cases selects the one with that path, `op/name`, and id.
 
     A filter is an op, `op/name`, or the 16 digits of an id; `*` matches any text and `?` one character. Brackets are
-    literal, because names contain them. `/…/` is a regular expression for `op/name`.
+    literal, because names contain them; without its brackets a name selects every case of its sweep. `/…/` is a
+    regular expression for `op/name`.
     """
     if pattern == case_id:
         return True
     if is_expression(pattern):
         return matches(pattern, path)
-    return matches_text(pattern if "/" in pattern else f"{pattern}/*", path)
+    if "/" not in pattern:
+        return matches_text(f"{pattern}/*", path)
+    return matches_text(pattern, path) or (path.endswith("]") and matches_text(pattern, path.partition("[")[0]))
 
 
 def matches_any_case(patterns: Sequence[str] | None, path: str, case_id: str) -> bool:

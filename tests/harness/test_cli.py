@@ -139,6 +139,15 @@ def test_cases_are_chosen_by_path(tmp_path: Path, pattern: str) -> None:
     assert {trial["case"] for trial in json.loads(done.stdout)["trials"]} == {"vector-small[float32]"}
 
 
+def test_the_name_in_a_file_selects_its_sweep(tmp_path: Path) -> None:
+    """A sweep appends brackets to the name that the file gives; the name alone selects every case of it."""
+    file = tmp_path / "swept.yaml"
+    file.write_text("op: dot\ncases:\n  - {name: mine, shapes: {x: [8]}, dtype: [float32, float64]}\n")
+    done = opgauge("run", str(file), "--case", "dot/mine", "--dry-run", "--json", db=tmp_path / "x.db")
+    assert {trial["case"] for trial in json.loads(done.stdout)["trials"]} == {"mine[float32]", "mine[float64]"}
+    assert "matches nothing" in opgauge("run", str(file), "--case", "dot/min", db=tmp_path / "x.db", code=2).stderr
+
+
 def test_filters_that_exclude_each_other_select_nothing(tmp_path: Path) -> None:
     """Values that exist, but not together: exit code 5, and the values that exist."""
     done = opgauge("run", "cases/dot.yaml", "cases/sign.yaml", "--op", "sign", "--name", "vector-small",
