@@ -124,14 +124,20 @@ def _word(found: Comparison) -> str:
 
 
 def _code(found: Sequence[Comparison], failures: Iterable[Comparison], breaches: Iterable[Breach]) -> ExitCode:
-    """The gravest code that applies: broken, slower, nothing measured, undecided."""
+    """The gravest code that applies: broken, slower, nothing measured, undecided.
+
+    New cases alone pass, for their results are right. Beside removed ones, with nothing compared, they may be the same
+    kernels under other names, which nothing compares.
+    """
+    kinds = {one.kind for one in found}
+    is_replaced = Kind.REMOVED in kinds and not kinds & {Kind.COMPARED, Kind.FIXED}
     words = {_word(one) for one in failures}
     known = {breach.found is not None for breach in breaches}
     if Verdict.BROKEN in words:
         return ExitCode.BROKEN
     if words & {Verdict.SLOWER, Kind.NEW, Kind.REMOVED} or True in known:
         return ExitCode.SLOWER
-    if not any(one.is_measured for one in found):
+    if is_replaced or not any(one.is_measured for one in found):
         return ExitCode.NOTHING
     return ExitCode.UNDECIDED if words or False in known else ExitCode.PASSED
 
