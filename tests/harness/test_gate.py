@@ -102,7 +102,7 @@ def test_a_waiver_excuses_and_is_told() -> None:
 @settings(max_examples=50)
 @given(st.lists(st.sampled_from([SAME, SLOWER, BROKEN, UNDECIDED, NOTHING, NEW, REMOVED]), max_size=6))
 def test_a_pass_means_all_measured_and_decided(comparisons: list[Comparison]) -> None:
-    """Exit code 0 only without a slower, broken, undecided or unmeasured case, and with one compared or new ones alone."""
+    """Exit code 0 only without a slower, broken, undecided or unmeasured case, and with a compared or only new ones."""
     bad = {"slower", "broken", "undecided", "unmeasured"}
     words = {str(one.verdict or one.kind) for one in comparisons}
     enough = "same" in words or words == {"new"}
