@@ -14,7 +14,7 @@ from opgauge.harness.case.case import Case
 from opgauge.harness.measure import Hooks, Limits, Timed, Timer, UnfinishedError
 from opgauge.harness.result.failure import classify
 from opgauge.harness.result.result import Check, Status
-from opgauge.harness.worker.bits import digest, has_bits, in_place
+from opgauge.harness.worker.bits import digest, has_bits, in_place, is_array
 from opgauge.harness.worker.buffers import Buffers, copy_beside
 from opgauge.harness.worker.inputs import empty_bytes, on_host
 from opgauge.harness.worker.places import MovableTensors, PlacedCalls
@@ -115,8 +115,9 @@ class Attempt:
             return self._bind(self.buffers)
 
     def _bind(self, buffers: Buffers) -> Bound:
+        """The kernel bound to views of buffers: it may change shape and flags of its arrays."""
         kernel, backend = self.kernel, self.kernel.key.backend
-        inputs, out = buffers.inputs, buffers.out
+        inputs, out = ({name: array.view() for name, array in one.items()} for one in (buffers.inputs, buffers.out))
         workspace = None
         if kernel.workspace is not None:
             workspace = empty_bytes(kernel.workspace(self.case.resolved, self.case.params), backend)
@@ -218,6 +219,9 @@ class Attempt:
             array = given.get(name)
             if array is None:
                 array = self.buffers.out.get(name)
+            elif not is_array(array):
+                reason = f"returned a {type(array).__name__} for {name}, which is no array"
+                raise WrongError(reason)
             elif spec.view_of is not None and spec.size and _address(array) != _address(inputs[spec.view_of]):
                 reason = f"{name} should be a view of {spec.view_of} and is a copy"
                 raise WrongError(reason)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping
 from hashlib import sha256
 from importlib import import_module
@@ -19,6 +20,8 @@ PART = 1 << 24
 """Words hashed at a time on a GPU: they need memory besides the array."""
 DLPACK_CPU = 1
 """DLPack's number of the device type CPU."""
+LIBRARIES = ("numpy", "cupy", "torch", "jax", "jaxlib", "numba", "numba_cuda")
+"""Libraries whose arrays kernels may return."""
 FACTORS = (0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB)
 """Odd numbers that spread bits: Steele, Lea and Flood 2014, Fast Splittable Pseudorandom Number Generators."""
 
@@ -68,8 +71,22 @@ def mixed(array: Array) -> int:
     return total % 2**64
 
 
+def is_array(value: Any) -> bool:
+    """Whether a value is a number, an array of a known library, or of a subclass of NumPy's.
+
+    Other objects could compute when they are converted, after the timed call. A class can name any module as its own.
+    """
+    kind = type(value)
+    if issubclass(kind, np.ndarray | np.generic | bool | int | float | complex):
+        return True
+    module = sys.modules.get(kind.__module__)
+    return root_of(value) in LIBRARIES and getattr(module, kind.__name__, None) is kind
+
+
 def in_place(array: Any) -> Any:
     """A NumPy or CuPy array that shares the memory of an array of torch, JAX or Numba; others unchanged."""
+    if issubclass(type(array), np.ndarray):
+        return np.ndarray.view(array, np.ndarray)
     root = root_of(array)
     if root in {"numpy", "cupy"}:
         return array

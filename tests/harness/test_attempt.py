@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -78,3 +80,20 @@ def test_what_a_kernel_that_raised_may_have_spoilt_harms_nobody(backend: str, mo
         assert run(bench, "optimized", backend) is Status.ERROR
     assert list(bench.buffers.values()) == ([shared] if backend == "cpu" else [])
     assert run(bench, "optimized", backend) is Status.OK
+
+
+def test_a_kernel_may_change_its_arrays() -> None:
+    """Shape, dtype and flags of the arrays that it gets are its own: others find theirs as they were."""
+    case = next(one for one in load_cases([CASES / "scale.yaml"]) if one.name == "offset")
+    kernel = find_kernel("scale", "optimized", "cpu", case.dtype)
+
+    def bind(*, x: Any, out: dict[str, Any], **_: Any) -> Any:
+        x.flags.writeable = False
+        x.shape, out["out"].shape = (x.size, 1), (1, x.size)
+        del out["out"]
+        return lambda: None
+
+    attempt = Attempt(case, replace(kernel, function=bind, prepare=True), make_inputs(case).values, timer_for("cpu", 0))
+    attempt.bind()
+    assert attempt.buffers.inputs["x"].flags.writeable
+    assert attempt.buffers.inputs["x"].shape == attempt.buffers.out["out"].shape == case.resolved.inputs["x"].shape

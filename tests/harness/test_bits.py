@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from opgauge.harness.worker import bits
-from opgauge.harness.worker.bits import digest, in_place, mixed, same_bits
+from opgauge.harness.worker.bits import digest, in_place, is_array, mixed, same_bits
 from opgauge.ops._core.backend import to_backend
 
 
@@ -91,3 +91,34 @@ def test_arrays_of_other_libraries_are_compared_where_they_lie() -> None:
     assert isinstance(found, np.ndarray)
     assert np.shares_memory(found, values)
     assert same_bits(found, values)
+
+
+class Pretender:
+    """An object whose class names NumPy as its module."""
+
+
+Pretender.__module__, Pretender.__name__ = "numpy", "ndarray"
+
+
+@pytest.mark.parametrize(
+    ("value", "known"),
+    [
+        (np.zeros(2), True),
+        (np.zeros(2).view(np.matrix), True),
+        (np.float32(1), True),
+        (1.5, True),
+        ([1.0], False),
+        (Pretender(), False),
+        (type("Lazy", (), {"__array__": lambda *_: np.zeros(2)})(), False),
+    ],
+    ids=["array", "matrix", "scalar", "number", "list", "pretender", "lazy"],
+)
+def test_arrays_are_those_of_known_libraries(value: Any, *, known: bool) -> None:
+    """An object that converts itself could compute after the call."""
+    assert is_array(value) is known
+
+
+def test_a_subclass_is_read_as_plain_memory() -> None:
+    """Its methods could compute."""
+    kind = type("Lazy", (np.ndarray,), {"reshape": lambda *_: np.ones(2)})
+    assert type(in_place(np.zeros(2).view(kind))) is np.ndarray
