@@ -25,15 +25,25 @@ LONGEST = 500
 
 def classify(error: BaseException) -> tuple[Status, str]:
     """Status and reason, in one line, of an exception that a kernel raised."""
-    text = " ".join(str(error).split())
+    text = _text(error)
     reason = f"{type(error).__name__}: {text}"[:LONGEST].removesuffix(": ")
-    if any(word in f"{type(item).__name__} {item}" for item in _chain(error) for word in NO_COMPILER):
+    if any(word in f"{type(item).__name__} {_text(item)}" for item in _chain(error) for word in NO_COMPILER):
         return Status.UNSUPPORTED, "torch.compile needs a C++ compiler, and finds none"
     if isinstance(error, MemoryError) or "OutOfMemory" in type(error).__name__:
         return Status.OUT_OF_MEMORY, reason
     if isinstance(error, REFUSALS):
         return Status.UNSUPPORTED, text[:LONGEST] or type(error).__name__
     return Status.ERROR, reason
+
+
+def _text(error: BaseException) -> str:
+    """Text of an exception in one line, without what databases refuse; its own method may fail."""
+    try:
+        text = str(error)
+    except Exception:  # noqa: BLE001  whatever the method raises
+        return ""
+    printable = text.replace("\0", "?").encode("utf-8", "replace").decode("utf-8")
+    return " ".join(printable.split())
 
 
 def classify_death(exit_code: int) -> tuple[Status, str]:

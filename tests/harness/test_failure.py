@@ -48,6 +48,17 @@ def test_a_missing_compiler_is_found_down_the_chain() -> None:
     assert classify(error) == (Status.UNSUPPORTED, "torch.compile needs a C++ compiler, and finds none")
 
 
+def test_a_text_that_no_database_takes_is_cut_to_what_they_take() -> None:
+    """Lone surrogates and zero bytes become question marks."""
+    assert classify(ValueError("bad \udc80 \0 text")) == (Status.ERROR, "ValueError: bad ? ? text")
+
+
+def test_an_exception_without_text_is_named() -> None:
+    """Its own method may fail."""
+    mute = type("Mute", (Exception,), {"__str__": lambda _: 1 / 0})
+    assert classify(mute()) == (Status.ERROR, "Mute")
+
+
 def test_reasons_are_not_endless() -> None:
     """A compiler's log of a megabyte is cut."""
     assert len(classify(ValueError("x" * 10**6))[1]) <= LONGEST
