@@ -17,6 +17,7 @@ from typing import IO, Any
 from opgauge.harness.errors import TimeIsUpError, TreeError, WorkerError
 from opgauge.harness.project.active import measured
 from opgauge.harness.worker import protocol
+from opgauge.harness.worker.child_processes import descendants
 
 LOG_BYTES = 4000
 """Characters of the end of a worker's output that a result stores."""
@@ -149,12 +150,19 @@ class Worker:
         return self._last_log if self._log.closed else self._read_log()
 
     def interrupt(self) -> None:
-        """Kill the process and its group, from any thread: a thread that waits for its reply learns of its death."""
+        """Kill the process and its descendants, from any thread: one that waits for a reply learns of its death.
+
+        Descendants may have left its process group.
+        """
+        left = descendants(self._process.pid)
         with suppress(ProcessLookupError):
             os.killpg(self._process.pid, signal.SIGKILL)
+        for process in left:
+            with suppress(ProcessLookupError):
+                os.kill(process, signal.SIGKILL)
 
     def kill(self) -> None:
-        """End the process and everything in its process group; a second call does nothing."""
+        """End the process and its descendants; a second call does nothing."""
         if self._log.closed:
             return
         self.interrupt()

@@ -12,6 +12,8 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+from opgauge.harness.errors import TreeError
+from opgauge.harness.worker.loaded_code import keeping_code
 from opgauge.harness.worker.tree import PACKAGE, use_tree
 
 VERSION = 1
@@ -69,7 +71,10 @@ def incompatibility(tree: Path) -> str:
     if not (tree / "ops" / "__init__.py").is_file():
         return "it has no ops"
     try:
-        use_tree(tree)
+        with keeping_code():
+            use_tree(tree)
+    except TreeError as error:
+        return str(error)
     except Exception as error:  # noqa: BLE001  whatever another version of the code raises
         return f"its ops cannot be imported: {type(error).__name__}: {error}"
     missing = [f"{module}.{name}" for module, names in ASKED.items() for name in names if not _has(module, name)]
@@ -86,7 +91,8 @@ def project_incompatibility(configuration: Path, tree: Path | None) -> str:
 
     try:
         active.use(read_project(configuration))
-        active.load(tree)
+        with keeping_code():
+            active.load(tree)
     except HarnessError as error:
         return str(error)
     return ""

@@ -36,9 +36,10 @@ def check_idle(audit: Audit, attempt: Attempt) -> None:
         end = perf_counter() + REST_S
         while _worked_ns() > REST_NS:
             if perf_counter() > end:
-                reason = f"its threads still work {REST_S:g} s after the call has returned"
+                reason = f"its threads or child processes still work {REST_S:g} s after the call has returned"
                 raise WrongError(reason)
-    reason = f"its threads use {time_text(worked_ns)} of CPU time when inputs have changed, before a call begins"
+    worked = f"its threads or child processes use {time_text(worked_ns)} of CPU time"
+    reason = f"{worked} when inputs have changed, before a call begins"
     raise WrongError(reason)
 
 

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from opgauge.harness.result.time_text import time_text
+from opgauge.harness.worker.child_processes import children_ns
 
 SPARE_NS, SPARE_SHARE = 1_000_000, 0.002
 """CPU time of a thread that waits: for a message from a compiler, and the share for waking up now and then."""
@@ -70,8 +71,8 @@ class LeftThreads:
 
 
 def others_ns() -> int:
-    """CPU time of all threads of this process but the calling one, native ones included."""
-    return time.process_time_ns() - time.thread_time_ns()
+    """CPU time of all threads of this process but the calling one, native ones included, and of its children."""
+    return time.process_time_ns() - time.thread_time_ns() + children_ns()
 
 
 def others_wait_for_cpu() -> bool:

@@ -11,11 +11,13 @@ import sys
 import threading
 import time
 import types
-from collections.abc import Mapping
-from contextlib import suppress
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from typing import Any
 
 import numpy as np
+
+from opgauge.harness.errors import TreeError
 
 CLOCKS = ("perf_counter", "perf_counter_ns", "process_time", "process_time_ns", "monotonic", "monotonic_ns", "time")
 """Functions of `time` that measure."""
@@ -27,8 +29,23 @@ def hooks() -> tuple[Any, ...]:
     """Hooks that the interpreter calls beside running code."""
     monitoring = getattr(sys, "monitoring", None)
     tools = () if monitoring is None else tuple(monitoring.get_tool(number) for number in range(6))
-    hooks = (sys.gettrace(), sys.getprofile(), threading.gettrace(), threading.getprofile(), sys.excepthook)
-    return (*map(id, (*hooks, builtins.__import__, builtins.open, builtins.id)), *tools)
+    return (*tracers(), id(sys.excepthook), *tools)
+
+
+def tracers() -> tuple[int, ...]:
+    """Functions that the interpreter calls with each call or line."""
+    return tuple(map(id, (sys.gettrace(), sys.getprofile(), threading.gettrace(), threading.getprofile())))
+
+
+@contextmanager
+def keeping_code() -> Iterator[None]:
+    """Context of imports from a measured tree; raises TreeError if they replace code that times or judges."""
+    before, traced = code(), tracers()
+    yield
+    changed = changed_code(before, code()) or ("installed a tracer" if tracers() != traced else "")
+    if changed:
+        msg = f"importing its ops {changed}"
+        raise TreeError(msg)
 
 
 def definitions() -> dict[str, Any]:
@@ -37,7 +54,11 @@ def definitions() -> dict[str, Any]:
     found: dict[str, Any] = {}
     for name, op in list(getattr(registry, "_OPS", {}).items()):
         parts = (op.reference, op.bound, op.infer, op.derive, op.work)
-        found[f"op {name}"] = tuple((id(one), id(getattr(one, "__code__", None))) for one in parts)
+        owner = getattr(getattr(op.bound, "__self__", op), "__dict__", {}).items()
+        found[f"op {name}"] = (
+            *((id(one), id(getattr(one, "__code__", None))) for one in parts),
+            *((key, id(item)) for key, item in owner),
+        )
     for key, kernel in list(getattr(registry, "_KERNELS", {}).items()):
         found[f"kernel {key}"] = (id(kernel), id(kernel.function), kernel.relaxed, kernel.deterministic)
     return found
@@ -62,7 +83,9 @@ def code() -> dict[str, Any]:
     """Functions of the harness, of clocks and of the checks: name, object and code."""
     found: dict[str, Any] = {f"time.{name}": id(getattr(time, name)) for name in CLOCKS}
     found |= {f"gc.{name}": id(getattr(gc, name)) for name in ("collect", "disable", "enable")}
-    found |= {f"numpy.{name}": id(value) for name, value in list(vars(np).items()) if callable(value)}
+    for module in (builtins, np, np.linalg, np.random):
+        functions = [(name, value) for name, value in list(vars(module).items()) if callable(value)]
+        found |= {f"{module.__name__}.{name}": id(value) for name, value in functions}
     device = sys.modules.get("cupy.cuda")
     if device is not None:
         found |= {
@@ -71,17 +94,26 @@ def code() -> dict[str, Any]:
     for name, module in list(sys.modules.items()):
         if name.startswith(HARNESS) and isinstance(module, types.ModuleType):
             for key, value in list(vars(module).items()):
-                if isinstance(value, types.FunctionType):
-                    found[f"{name}.{key}"] = (id(value), id(value.__code__), id(value.__defaults__))
-                elif isinstance(value, type) and value.__module__ == name:
-                    found |= {
-                        f"{name}.{key}.{one}": (id(item), id(getattr(item, "__code__", None)))
-                        for one, item in vars(value).items()
-                        if callable(item)
-                    }
-                elif isinstance(value, (types.BuiltinFunctionType, float, int, str)) and not key.startswith("__"):
-                    found[f"{name}.{key}"] = value if isinstance(value, (float, int, str)) else id(value)
+                if not key.startswith("__"):
+                    found |= _parts(f"{name}.{key}", value, name)
     return found
+
+
+def _parts(name: str, value: Any, module: str) -> dict[str, Any]:
+    """A function, constant, table, or methods and properties of a module, by name; new entries are new names."""
+    match value:
+        case types.FunctionType():
+            return {name: (id(value), id(value.__code__), id(value.__defaults__))}
+        case types.BuiltinFunctionType():
+            return {name: id(value)}
+        case float() | int() | str() | tuple():
+            return {name: value}
+        case dict():
+            return {f"{name}[{key!r}]": id(item) for key, item in list(value.items()) if isinstance(key, str)}
+        case type() if value.__module__ == module:
+            items = [(key, item) for key, item in list(vars(value).items()) if hasattr(type(item), "__get__")]
+            return {f"{name}.{key}": (id(item), id(getattr(item, "__code__", None))) for key, item in items}
+    return {}
 
 
 def changed_code(old: Mapping[str, Any], new: Mapping[str, Any]) -> str:

@@ -28,8 +28,8 @@ if TYPE_CHECKING:
     from opgauge.harness.worker.bench import Bench
     from opgauge.harness.worker.profiler import Profiler
 
-PR_SET_PDEATHSIG = 1
-"""Option of prctl: signal on the death of the parent."""
+PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36
+"""Options of prctl: signal on the death of the parent; orphaned descendants become children."""
 FORKED = 70
 """Exit code of a forked child that tries to reply."""
 
@@ -148,6 +148,8 @@ def sample_trial(bench: Bench, request: protocol.SampleTrial, _: Channel) -> pro
     from opgauge.harness.result.record_json import from_json, to_json
 
     found = bench.sample(request.implementation, from_json(Limits, request.limits), is_last=request.is_last)
+    if request.is_last:
+        (found,) = bench.judged_together([found])
     return protocol.TrialResult(to_json(found))
 
 
@@ -247,9 +249,14 @@ def tuned(values: Mapping[str, int] | None) -> AbstractContextManager[None]:
 
 
 def die_with_parent(parent: int) -> None:
-    """Ask the operating system to kill this process when its parent dies; exit if that has happened already."""
+    """Ask the operating system to kill this process when its parent dies; exit if that has happened already.
+
+    Processes that a kernel's children leave become children of this one, where they are seen.
+    """
     if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+        library = ctypes.CDLL(None)
+        library.prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+        library.prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
     if parent and os.getppid() != parent:
         raise SystemExit(1)
 

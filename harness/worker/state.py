@@ -8,7 +8,6 @@ by `left_threads`.
 from __future__ import annotations
 
 import ctypes
-import faulthandler
 import gc
 import locale
 import math
@@ -25,6 +24,7 @@ from typing import Any
 
 import numpy as np
 
+from opgauge.harness.worker.child_processes import changed_children, child_processes
 from opgauge.harness.worker.library_settings import (
     blas_threads,
     numba_threads,
@@ -40,6 +40,8 @@ from opgauge.harness.worker.loaded_code import (
     definitions,
     hooks,
 )
+from opgauge.harness.worker.process_settings import changed_settings, put_back_settings, settings
+from opgauge.harness.worker.signal_handlers import Handler, put_back_handlers, signal_handlers
 
 TINY, SMALLEST = 2.0**-1022, 2.0**-1074
 """Smallest normal and subnormal numbers: with flush-to-zero their halves and sums are 0."""
@@ -50,7 +52,7 @@ class ProcessState:
     """State of a process that results and times depend on."""
 
     affinity: frozenset[int]
-    handlers: Mapping[int, Any]
+    handlers: Mapping[int, Handler]
     environment: Mapping[str, str]
     folder: str
     descriptors: Mapping[int, tuple[int, int]]
@@ -75,13 +77,14 @@ class ProcessState:
     scheduling: int
     modules: Mapping[str, int]
     definitions: Mapping[str, Any]
+    settings: Mapping[str, Any]
 
 
 def observe() -> ProcessState:
     """The present state of this process."""
     return ProcessState(
         affinity=frozenset(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else frozenset(),
-        handlers={number: signal.getsignal(number) for number in signal.valid_signals()},
+        handlers=signal_handlers(),
         environment=dict(os.environ),
         folder=_folder(),
         descriptors=_descriptors(),
@@ -95,7 +98,7 @@ def observe() -> ProcessState:
         blas_threads=blas_threads(),
         rounding=_rounding(),
         code=code(),
-        children=frozenset(_children()),
+        children=child_processes(),
         hooks=hooks(),
         priority=os.getpriority(os.PRIO_PROCESS, 0),
         limits=_limits(),
@@ -108,6 +111,7 @@ def observe() -> ProcessState:
         scheduling=os.sched_getscheduler(0) if hasattr(os, "sched_getscheduler") else 0,
         modules={name: id(module) for name, module in list(sys.modules.items())},
         definitions=definitions(),
+        settings=settings(),
     )
 
 
@@ -209,37 +213,11 @@ def _put_back_rounding(_: Any) -> None:
         set_environment(ctypes.c_void_p(-1))  # FE_DFL_ENV
 
 
-def _children() -> list[int]:
-    """Child processes that have not ended."""
-    found: list[int] = []
-    for task in Path("/proc/self/task").glob("*/children"):
-        with suppress(OSError):
-            found += [int(one) for one in task.read_text(encoding="ascii").split()]
-    return found
-
-
-def _changed_children(old: frozenset[int], new: frozenset[int]) -> str:
-    names = []
-    for child in new - old:
-        with suppress(OSError):
-            if COMPILE_WORKER in Path(f"/proc/{child}/cmdline").read_bytes():
-                continue
-            names.append(Path(f"/proc/{child}/comm").read_text(encoding="utf-8").strip())
-    return f"left child processes ({', '.join(sorted(set(names)))})" if names else ""
-
-
 def _limits() -> tuple[tuple[int, int], ...]:
     import resource
 
-    return tuple(resource.getrlimit(one) for one in (resource.RLIMIT_AS, resource.RLIMIT_NOFILE, resource.RLIMIT_STACK))
-
-
-def _put_back_handlers(old: Mapping[int, Any]) -> None:
-    for number, handler in old.items():
-        if handler is not None and number not in {signal.SIGKILL, signal.SIGSTOP}:
-            with suppress(OSError, ValueError):
-                signal.signal(number, handler)
-    faulthandler.enable()
+    kinds = sorted({value for name, value in vars(resource).items() if name.startswith("RLIMIT_")})
+    return tuple(map(resource.getrlimit, kinds))
 
 
 def _put_back_environment(old: Mapping[str, str]) -> None:
@@ -259,8 +237,6 @@ def _changed_environment(old: Mapping[str, str], new: Mapping[str, str]) -> str:
     return f"changed the environment ({', '.join(names[:3])})" if names else ""
 
 
-COMPILE_WORKER = b"torch/_inductor/compile_worker"
-"""Part of the command of the process that torch's compiler starts with its first compilation, for later ones."""
 LIBRARIES = ("jax", "torch", "cupy", "numba", "tensorflow", "triton")
 """Packages that may install callbacks as they are imported."""
 SET_BY_LIBRARIES = (
@@ -282,7 +258,7 @@ _DOUBTFUL = ("blas_threads",)
 """Changes after which the process is replaced even if they were undone."""
 _REPAIRS: dict[str, tuple[_Text, Callable[[Any], Any] | None]] = {
     "affinity": ("changed the CPUs that the process may run on", lambda old: os.sched_setaffinity(0, old)),
-    "handlers": ("changed signal handlers", _put_back_handlers),
+    "handlers": ("changed signal handlers", put_back_handlers),
     "environment": (_changed_environment, _put_back_environment),
     "folder": ("changed the working directory", os.chdir),
     "descriptors": (
@@ -304,7 +280,7 @@ _REPAIRS: dict[str, tuple[_Text, Callable[[Any], Any] | None]] = {
     ),
     "rounding": ("changed the rounding mode or flushes subnormal numbers to zero", _put_back_rounding),
     "code": (changed_code, None),
-    "children": (_changed_children, None),
+    "children": (changed_children, None),
     "hooks": ("replaced a hook of the interpreter", None),
     "priority": ("changed the process' priority", None),
     "limits": ("changed limits of the process' resources", None),
@@ -315,5 +291,6 @@ _REPAIRS: dict[str, tuple[_Text, Callable[[Any], Any] | None]] = {
     "scheduling": ("changed the process' scheduling policy", None),
     "modules": (changed_modules, None),
     "definitions": (changed_code, None),
+    "settings": (changed_settings, put_back_settings),
 }
 """Description of each change, and the function that undoes it; None: it cannot be undone."""

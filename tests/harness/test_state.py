@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import builtins
 import json
 import os
 import sys
 import types
 from contextlib import suppress
+from functools import partial
 
 import pytest
 
+from opgauge.harness.errors import TreeError
+from opgauge.harness.worker.loaded_code import keeping_code
 from opgauge.harness.worker.state import observe, restore
 
 
@@ -52,3 +56,20 @@ def test_modules_that_compilers_generate_may_be_replaced(monkeypatch: pytest.Mon
     monkeypatch.setitem(sys.modules, "json", types.ModuleType("json"))
     assert "json" in restore(before).text
     monkeypatch.setitem(sys.modules, "json", json)
+
+
+@pytest.mark.parametrize("name", ["sorted", "open"])
+def test_imports_that_replace_functions_are_refused(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They could replace the clock before the harness has loaded it."""
+    with pytest.raises(TreeError, match=f"importing its ops replaced builtins.{name}"), keeping_code():
+        monkeypatch.setattr(builtins, name, partial(getattr(builtins, name)))
+
+
+def test_folders_may_be_added_to_the_import_path(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Libraries do so; folders that vanish are told."""
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    before = observe()
+    sys.path.insert(0, "/planted")
+    assert not restore(before).text
+    del sys.path[0]
+    assert "the import path" in restore(before).text

@@ -1,0 +1,62 @@
+"""Handlers of signals: the interpreter's, and the system's, which code in C changes without the interpreter."""
+
+from __future__ import annotations
+
+import ctypes
+import faulthandler
+import signal
+import sys
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from functools import cache
+from typing import Any
+
+ACTION_BYTES, ADDRESS_BYTES = 256, ctypes.sizeof(ctypes.c_void_p)
+"""Bytes that hold the C library's `struct sigaction`, and of the address with which it begins."""
+
+
+@dataclass(frozen=True)
+class Handler:
+    """The interpreter's handler of a signal, and the system's.
+
+    address: of the system's handler. action: the system's action, whose unused bytes differ from reading to reading;
+    empty where it cannot be read.
+    """
+
+    function: Any
+    address: bytes
+    action: bytes = field(compare=False)
+
+
+def signal_handlers() -> dict[int, Handler]:
+    """The present handler of each signal."""
+    found = {}
+    for number in signal.valid_signals():
+        action = _action(number)
+        found[int(number)] = Handler(signal.getsignal(number), action[:ADDRESS_BYTES], action)
+    return found
+
+
+def put_back_handlers(old: Mapping[int, Handler]) -> None:
+    """Restore the interpreter's handlers, then the system's actions."""
+    for number, handler in old.items():
+        if handler.function is not None and number not in {signal.SIGKILL, signal.SIGSTOP}:
+            with suppress(OSError, ValueError):
+                signal.signal(number, handler.function)
+    faulthandler.enable()
+    for number, handler in old.items():
+        if handler.action:
+            _library().sigaction(number, handler.action, None)
+
+
+def _action(number: int) -> bytes:
+    """The system's action for a signal."""
+    action = ctypes.create_string_buffer(ACTION_BYTES)
+    library = _library()
+    return action.raw if library is not None and library.sigaction(int(number), None, action) == 0 else b""
+
+
+@cache
+def _library() -> Any:
+    return ctypes.CDLL(None) if sys.platform == "linux" else None
