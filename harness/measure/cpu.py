@@ -71,7 +71,7 @@ class CpuTimer:
     ) -> Timed:
         """Warm up by time, then sample with the garbage collector disabled."""
         around = TimedHooks(hooks)
-        with _no_garbage_collection(collect_first=limits.calls is None):
+        with no_garbage_collection(collect_first=limits.calls is None):
             warmup, one_ns, returned = _warm_up(call, limits)
             calls = limits.calls or min(max(ceil(SAMPLE_NS / max(one_ns, 1)), 1), MAX_CALLS)
             wall: list[float] = []
@@ -135,7 +135,7 @@ def _warm_up(call: Bound, limits: Limits) -> tuple[int, float, Any]:
 
 
 @contextmanager
-def _no_garbage_collection(*, collect_first: bool) -> Iterator[None]:
+def no_garbage_collection(*, collect_first: bool) -> Iterator[None]:
     """Disable the garbage collector, after one collection if `collect_first`."""
     enabled = gc.isenabled()
     if collect_first:

@@ -216,7 +216,12 @@ class LocalExecutor:
             reply = worker.receive(monotonic() + self.timeout_s)
         except protocol.MismatchedReplyError as error:
             return {"trial": held, **self._confused(worker, protocol.MEASURE, error)}
-        return {"trial": held, **self._lost(worker, protocol.MEASURE)} if reply is None else dict(reply.result)
+        if reply is None:
+            return {"trial": held, **self._lost(worker, protocol.MEASURE)}
+        result = dict(reply.result)
+        if result["extra"].get("unfit"):
+            self._replace()
+        return result
 
     def pin(self, cpus: Collection[int]) -> None:
         """Restrict the worker to these CPUs."""
@@ -280,7 +285,9 @@ class LocalExecutor:
         }
         found = self._take_turns(held, block) if held else {}
         for result, _ in taken:
-            yield found.get(result.trial.implementation, result)
+            last = found.get(result.trial.implementation, result)
+            is_disturbed = bool(last.extra.get("disturbed"))
+            yield self._run_one(last.trial, block, ask(last.trial)) if is_disturbed else last
 
     def _take_turns(self, held: Mapping[str, Result], block: int) -> dict[str, Result]:
         """Results by implementation; if the worker is lost, only the implementation that was being sampled fails."""

@@ -27,7 +27,7 @@ from opgauge.harness.worker.regions import Pair, differ, is_flat, moved, run, sl
 from opgauge.harness.worker.time_share import TimeShare
 from opgauge.harness.worker.variation import Exchange, along, expect_slices, find_variation, take
 from opgauge.harness.worker.verify import Expected, check, expect
-from opgauge.ops import Bound
+from opgauge.ops import Bound, dtype_info
 from opgauge.ops._core.backend import to_numpy
 from opgauge.ops._core.op import Array
 
@@ -56,7 +56,8 @@ class Audit:
         self._attempt = attempt
         self._reference = reference
         self.rng = np.random.default_rng(seed)
-        self._variation = None if attempt.captures_inputs else find_variation(attempt.case)
+        self.can_freshen = not attempt.captures_inputs  # whether inputs may get fresh values
+        self._variation = find_variation(attempt.case) if self.can_freshen else None
         self.changes = InputChanges(
             attempt.case,
             self._variation,
@@ -67,7 +68,8 @@ class Audit:
             draws=attempt.buffers.draws,
             user=str(attempt.kernel.key),
         )
-        self._bytes = sum(int(array.nbytes) for array in attempt.accepted.values())
+        outputs = attempt.case.resolved.outputs.values()
+        self._bytes = sum(spec.size * dtype_info(spec.dtype).numpy.itemsize for spec in outputs)
         self._sampled_s = 0.0
         self.others_ns = others_ns()  # before the audited calls
         is_cpu = attempt.kernel.key.backend == "cpu"
@@ -82,11 +84,6 @@ class Audit:
         self.thorough: list[CallTime] = []  # samples on inputs and outputs that changed as a whole
         self.usual: list[CallTime] = []  # samples on inputs of which no values are fresh
         self.samples = self.whole = self.varied = self.fresh = 0
-
-    @property
-    def can_freshen(self) -> bool:
-        """Whether inputs may get fresh values."""
-        return not self._attempt.captures_inputs
 
     def before(self) -> None:
         """Change inputs and poison outputs; not timed."""

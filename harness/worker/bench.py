@@ -7,9 +7,9 @@ implementations of a case share them.
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -24,21 +24,21 @@ from opgauge.harness.worker import protocol
 from opgauge.harness.worker.attempt import Attempt, Trusted, WrongError
 from opgauge.harness.worker.audit import Audit
 from opgauge.harness.worker.buffers import Buffers
-from opgauge.harness.worker.damage import with_damage, with_disturbance, with_threads
+from opgauge.harness.worker.damage import with_damage, with_disturbance, with_late_damage, with_threads
 from opgauge.harness.worker.faults import FAULTS, blamed_on_op, fault_fields
+from opgauge.harness.worker.held import HeldKernel
+from opgauge.harness.worker.idle import check_idle
 from opgauge.harness.worker.inputs import Inputs, make_inputs
 from opgauge.harness.worker.kept import is_kept, keep_expected, keep_values, recall_expected, recall_values
-from opgauge.harness.worker.left_threads import LeftThreads, Snapshot
+from opgauge.harness.worker.left_threads import LeftThreads, Snapshot, others_ns
 from opgauge.harness.worker.phases import Phases
 from opgauge.harness.worker.shared_memory import allocating_in
-from opgauge.harness.worker.single_calls import check_beside, check_samples
-from opgauge.harness.worker.state import ProcessState, observe, restore
+from opgauge.harness.worker.state import Damage, ProcessState, observe, restore
 from opgauge.harness.worker.trial_kernel import find_trial_kernel
 from opgauge.harness.worker.variation import find_variation
 from opgauge.harness.worker.verify import Expected, expect
 from opgauge.ops import (
     BackendError,
-    Bound,
     Device,
     Found,
     Kernel,
@@ -51,7 +51,8 @@ from opgauge.ops._core.backend import cuda_device_count
 class Bench:
     """Runs trials one after another; `report` is called with each phase as it begins.
 
-    block, reference_threads, memory, threads: of the last trial; the first block decides the addresses of a GPU's
+    settled: state of the process before the further samples of held trials. block, reference_threads, memory,
+    threads: of the last trial; the first block decides the addresses of a GPU's
     buffers. left: waiting threads of earlier trials, and left_used their CPU time after the last trial's first call.
     """
 
@@ -66,8 +67,9 @@ class Bench:
         self.inputs = Inputs({})
         self.expected: Expected | None = None
         self.buffers: dict[str, Buffers] = {}
-        self.held: dict[str, tuple[_Ready, Result]] = {}
+        self.held: dict[str, tuple[HeldKernel, Result]] = {}
         self.threads = LeftThreads()
+        self.settled: ProcessState | None = None
         self.left: list[LeftThreads] = []
         self.left_used: list[Snapshot] = []
 
@@ -134,7 +136,7 @@ class Bench:
         """The state of the process before a trial, in which the timer is loaded: a kernel may replace its parts."""
         with suppress(*FAULTS):
             self._calibration(device)
-        before, self.threads, self.left_used = observe(), LeftThreads(), []
+        before, self.threads, self.left_used, self.settled = observe(), LeftThreads(), [], None
         return before
 
     def _judged(self, result: Result, before: ProcessState) -> Result:
@@ -162,22 +164,31 @@ class Bench:
     def sample(self, implementation: str, limits: Limits, *, is_last: bool = False) -> Result:
         """Further samples of a resident implementation only; or its failure.
 
-        is_last: also compare all samples with each other, and check one more call, on the original inputs.
+        is_last: also check calls beside the samples, and one more on the original inputs.
         """
         (ready, result), phases = self.held[implementation], Phases()
+        self.settled = self.settled or observe()
         try:
             with self._repairing(ready.attempt):
                 measurement = self._sample(ready, phases, limits)
-                if is_last and ready.compares_samples:
-                    phases.begin(protocol.SINGLE_CALLS)
-                    check_samples(ready.audit, ready.attempt, ready.call, measurement)
+                if is_last and ready.checks_beside:
+                    ready.check_beside(measurement, phases)
                 if is_last:
-                    self._check_after(ready, phases)
+                    ready.check_after(phases)
                 result = replace(result, measurement=measurement)
         except FAULTS as error:
             result = replace(result, measurement=None, **fault_fields(error))
         result = replace(result, extra=phases.extra(failed=result.status is not Status.OK))
         return with_threads(result, ready.threads)
+
+    def judged_together(self, results: Sequence[Result]) -> list[Result]:
+        """Results of held trials after their last samples, judged by what these left in the process.
+
+        A single one is wrong if it changed the process; of several, any may have done so, and all are measured again.
+        """
+        damage = restore(self.settled) if self.settled is not None else Damage()
+        self.settled = None
+        return [with_late_damage(result, damage, is_alone=len(results) == 1) for result in results]
 
     def timer(self, backend: str, index: int) -> Timer:
         """The timer of a device, created once for its stream and compiled kernels."""
@@ -236,7 +247,7 @@ class Bench:
         *,
         hold: bool,
         extra_checks: bool,
-    ) -> tuple[_Ready, Check, Measurement]:
+    ) -> tuple[HeldKernel, Check, Measurement]:
         kernel, phases.relaxed = found.kernel, found.kernel.relaxed
         backend = kernel.key.backend
         timer = self.timer(backend, 0 if found.fell_back else Device.parse(trial.device).index)
@@ -250,6 +261,7 @@ class Bench:
                     _recording("_core.plans") as plans,
                 ):
                     phases.begin("prepare")
+                    audit = Audit(attempt, reference)  # before code of the kernel runs
                     call = attempt.bind()
                     phases.begin("first call")
                     returned = attempt.call(call, 0)
@@ -257,7 +269,8 @@ class Bench:
                 phases.plans = tuple(plans or used)
                 self.threads.begin()
                 self.left_used = [one.snapshot() for one in self.left]
-                ready = _Ready(attempt, call, reference, Audit(attempt, reference), self.threads, returned)
+                audit.others_ns = others_ns()
+                ready = HeldKernel(attempt, call, reference, audit, self.threads, returned)
                 # the samples that count come later, and are audited and followed by a check
                 is_brief = hold and not extra_checks
                 if not is_brief:
@@ -269,11 +282,14 @@ class Bench:
                     phases.begin(protocol.EMPHASIS)
                     ready.audit.check_emphasis(call)
                 measurement = self._sample(ready, phases, limits, audited=not is_brief)
-                if extra_checks:
-                    check_beside(ready.audit, attempt, call, measurement, phases, more_follow=hold)
-                    ready.compares_samples = hold
+                ready.checks_beside = hold and extra_checks
+                if extra_checks:  # later, threads of other held kernels may work
+                    phases.begin(protocol.IDLE)
+                    check_idle(audit, attempt)
+                if extra_checks and not hold:
+                    ready.check_beside(measurement, phases)
                 if not is_brief:
-                    self._check_after(ready, phases)
+                    ready.check_after(phases)
                 phases.varied = ready.audit.varied > 0
                 if tell is not None and attempt.repeatable:
                     phases.digests = tell(attempt, ready.returned)
@@ -304,32 +320,9 @@ class Bench:
                 self.buffers = {}
             raise
 
-    def _sample(self, ready: _Ready, phases: Phases, limits: Limits, *, audited: bool = True) -> Measurement:
+    def _sample(self, ready: HeldKernel, phases: Phases, limits: Limits, *, audited: bool = True) -> Measurement:
         phases.begin(protocol.MEASURE)
         return ready.attempt.measure(ready.call, limits, ready.audit if audited else None).measurement
-
-    def _check_after(self, ready: _Ready, phases: Phases) -> None:
-        """Check one more call, on poisoned outputs and the original inputs."""
-        phases.begin("check after measuring")
-        ready.returned = ready.attempt.call(ready.call, 0)
-        ready.attempt.check(ready.returned, ready.reference, "after measuring")
-        phases.repeatable = ready.attempt.repeatable
-
-
-@dataclass
-class _Ready:
-    """A kernel that was called and is valid, to be measured, and its expected outputs.
-
-    returned: value of the last checked call. compares_samples: whether `check_samples` follows the last sample.
-    """
-
-    attempt: Attempt
-    call: Bound
-    reference: Callable[[], Expected]
-    audit: Audit
-    threads: LeftThreads
-    returned: Any = None
-    compares_samples: bool = False
 
 
 def _recording(module: str) -> AbstractContextManager[Any]:

@@ -9,7 +9,7 @@ from opgauge.harness.result.result import Result, Status
 from opgauge.harness.result.summary import PEERS
 from opgauge.harness.worker import protocol
 from opgauge.harness.worker.left_threads import LeftThreads, Snapshot
-from opgauge.harness.worker.state import ProcessState, restore
+from opgauge.harness.worker.state import Damage, ProcessState, restore
 
 PEERS_MAY = ("children", "blas_threads", "handlers", "torch_state", "environment")
 """Fields of the process's state that a peer may change."""
@@ -28,6 +28,16 @@ def with_damage(result: Result, before: ProcessState, threads: LeftThreads) -> R
     if damage.text and result.status is Status.OK:
         result = replace(result, status=Status.WRONG, reason=damage.text, measurement=None)
     return with_threads(result, threads)
+
+
+def with_late_damage(result: Result, damage: Damage, *, is_alone: bool) -> Result:
+    """The result of a held trial after `damage` by interleaved samples: wrong, or `disturbed` if it was not alone."""
+    if not damage.text:
+        return result
+    result = replace(result, extra={**result.extra, "unfit": True, "disturbed": not is_alone})
+    if not is_alone or result.status is not Status.OK:
+        return result
+    return replace(result, status=Status.WRONG, reason=damage.text, measurement=None)
 
 
 def with_threads(result: Result, threads: LeftThreads) -> Result:

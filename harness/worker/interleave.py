@@ -56,7 +56,7 @@ def interleave(
             results[index] = joined(results[index], bench.sample(name, single(taken, limits), is_last=is_last))
         if is_last:
             break
-    return [with_series(result) for result in results]
+    return [with_series(result) for result in bench.judged_together(results)]
 
 
 def first_turn(limits: Limits) -> Limits:

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import repeat
 from math import inf
 from time import perf_counter, perf_counter_ns, sleep
 
+import numpy as np
+
+from opgauge.harness.measure import Limits
+from opgauge.harness.measure.cpu import no_garbage_collection
 from opgauge.harness.result.result import Measurement
 from opgauge.harness.result.time_text import time_text
 from opgauge.harness.worker import protocol
 from opgauge.harness.worker.attempt import Attempt, WrongError
 from opgauge.harness.worker.audit import Audit
 from opgauge.harness.worker.call_time import CallTime, Clocks
-from opgauge.harness.worker.idle import check_idle
 from opgauge.harness.worker.phases import Phases
 from opgauge.harness.worker.succession import Succession
 from opgauge.ops import Bound
@@ -36,6 +40,8 @@ ROUNDS = 3
 """Number of times that a difference must be measured before it counts."""
 JUDGED = 2
 """Calls on fresh values of each round whose outputs are judged."""
+LOOPS = 8
+"""Samples, and loops of as many calls, that confirm a difference."""
 LONG_NS = 50_000_000
 """CPU time of a call above which only samples are compared, unless they differ."""
 LEAST_SAMPLES, LEAST_PAIRS, PAIRS = 3, 2, 30
@@ -47,23 +53,24 @@ MOSTLY = 2 / 3
 """Share of calls beside no other process from which on wall time is enough."""
 
 
-def check_beside(
-    audit: Audit, attempt: Attempt, call: Bound, repeated: Measurement, phases: Phases, *, more_follow: bool
-) -> None:
-    """Check calls beside the samples: right after each other and one by one, and threads between calls.
+def check_beside(audit: Audit, attempt: Attempt, call: Bound, repeated: Measurement, phases: Phases) -> None:
+    """Check calls beside the samples, right after each other and one by one.
 
-    Raises WrongError. repeated: the kernel's samples. more_follow: whether more samples follow, after which
-    `check_samples` is called.
+    Raises WrongError. repeated: the kernel's samples, all of which have been taken: a kernel could begin to skip work
+    after the checks. The state of the process is that of a sample.
     """
-    phases.begin(protocol.SUCCESSION)
-    check_succession(audit, attempt, call, repeated)
-    phases.begin(protocol.IDLE)
-    check_idle(audit, attempt)
-    phases.begin(protocol.SINGLE_CALLS)
-    if repeated.calls_per_sample > 1:
-        check_single_calls(audit, attempt, call, repeated)
-    elif not more_follow:
-        check_samples(audit, attempt, call, repeated)
+    with no_garbage_collection(collect_first=False), np.errstate(all="ignore"):
+        phases.begin(protocol.SUCCESSION)
+        check_succession(audit, attempt, call, repeated)
+        phases.begin(protocol.SINGLE_CALLS)
+        if repeated.calls_per_sample > 1:
+            check_loops(audit, attempt, call, repeated)
+            check_single_calls(audit, attempt, call, repeated)
+        else:
+            check_samples(audit, attempt, call, repeated)
+        if {*np.geterr().values()} != {"ignore"}:
+            reason = "changed NumPy's error handling"
+            raise WrongError(reason)
 
 
 def check_succession(audit: Audit, attempt: Attempt, call: Bound, repeated: Measurement) -> None:
@@ -77,6 +84,26 @@ def check_succession(audit: Audit, attempt: Attempt, call: Bound, repeated: Meas
             succession.check_outputs()
     finally:
         audit.changes.restore()
+
+
+def check_loops(audit: Audit, attempt: Attempt, call: Bound, repeated: Measurement) -> None:
+    """Compare samples with as many calls elsewhere; raises WrongError if those take longer: it detects samples."""
+    if attempt.kernel.key.backend != "cpu":
+        return
+    calls = repeated.calls_per_sample
+    limits = Limits(budget_s=0.0, min_samples=1, max_samples=1, warmup_s=0.0, calls=calls)
+    sampled_ns, looped_ns = repeated.median_ns, inf
+    for _ in range(LOOPS):
+        begun = perf_counter_ns()
+        for _ in repeat(None, calls):
+            call()
+        looped_ns = min(looped_ns, (perf_counter_ns() - begun) / calls)
+        if looped_ns <= _most_ns(sampled_ns):
+            return
+        sampled_ns = min(sampled_ns, attempt.measure(call, limits, audit).measurement.median_ns)
+    sampled, looped = time_text(sampled_ns), time_text(looped_ns)
+    reason = f"a call takes {sampled} in a sample and {looped} in another loop: it does not repeat its work"
+    raise WrongError(reason)
 
 
 def check_single_calls(audit: Audit, attempt: Attempt, call: Bound, repeated: Measurement) -> None:
