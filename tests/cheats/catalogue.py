@@ -27,6 +27,8 @@ class Cheat:
     device: str = "cpu"
 
 
+LATE = "later rounds"
+"""Family of cheats that begin when samples are interleaved."""
 IS_WORKER = getattr(sys.modules["__main__"].__spec__, "name", "") == "opgauge.harness.worker.serve"
 CHEATS: dict[str, Cheat] = {}
 CASES: dict[str, tuple[str, dict[str, tuple[int, ...]], dict[str, Any]]] = {

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from tests.cheats.adaptive import norms
-from tests.cheats.catalogue import Run, cheat, write
+from tests.cheats.catalogue import Run, cheat, compute, write
 
 Arrays = dict[str, Any]
 
@@ -143,3 +143,27 @@ def works_in_every_second_call(inputs: Arrays, out: Arrays) -> Run:
             write("middle-sum", inputs, out)
 
     return run
+
+
+class _Promise:
+    """An object that NumPy converts to an array, which is computed then."""
+
+    def __init__(self, source: Any) -> None:
+        self._source = source
+
+    def __array__(self, *_: Any, **__: Any) -> Any:
+        return compute("long-rows", self._source)["y"]
+
+
+@cheat("lazy", "long-rows")
+def returns_what_converts_itself(inputs: Arrays, out: Arrays) -> Run:
+    del out
+    return lambda: (_Promise(inputs),)
+
+
+@cheat("lazy", "long-rows")
+def returns_what_is_called_numpys(inputs: Arrays, out: Arrays) -> Run:
+    """Its class names NumPy as its module."""
+    del out
+    kind = type("ndarray", (_Promise,), {"__module__": "numpy"})
+    return lambda: (kind(inputs),)

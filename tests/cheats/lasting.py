@@ -2,20 +2,26 @@
 
 from __future__ import annotations
 
+import builtins
 import ctypes
+import decimal
+import faulthandler
 import gc
 import locale
 import os
+import resource
 import signal
 import sys
 import threading
 import time
 import warnings
 from contextlib import suppress
+from functools import partial
 from typing import Any
 
 import numpy as np
 
+from opgauge.harness.worker.process_settings import PR_SET_THP_DISABLE, PR_SET_TIMERSLACK
 from tests.cheats.mischief import Arrays, misbehaves
 
 SECONDS = 600
@@ -142,7 +148,67 @@ def monitor(_: Arrays, __: Arrays) -> None:
     sys.monitoring.set_events(4, sys.monitoring.events.PY_START)
 
 
+def narrow_file_modes(_: Arrays, __: Arrays) -> None:
+    os.umask(0o777)
+
+
+def forget_import_path(_: Arrays, __: Arrays) -> None:
+    sys.path[:] = sys.path[:1]
+
+
+def lower_decimal_precision(_: Arrays, __: Arrays) -> None:
+    decimal.getcontext().prec = 2
+
+
+def shorten_numbers(_: Arrays, __: Arrays) -> None:
+    sys.set_int_max_str_digits(700)
+
+
+def hide_crashes(_: Arrays, __: Arrays) -> None:
+    faulthandler.disable()
+
+
+def refuse_large_pages(_: Arrays, __: Arrays) -> None:
+    """Arrays that are allocated later have small pages."""
+    ctypes.CDLL(None).prctl(PR_SET_THP_DISABLE, 1, 0, 0, 0)
+
+
+def coarsen_timers(_: Arrays, __: Arrays) -> None:
+    ctypes.CDLL(None).prctl(PR_SET_TIMERSLACK, 1_000_000_000, 0, 0, 0)
+
+
+def set_native_handler(_: Arrays, __: Arrays) -> None:
+    """Code in C can compute when a page of an output is first read; the interpreter knows nothing of it."""
+    ctypes.CDLL(None).signal(signal.SIGUSR2, ctypes.c_void_p(1))
+
+
+def limit_file_size(_: Arrays, __: Arrays) -> None:
+    resource.setrlimit(resource.RLIMIT_FSIZE, (0, resource.getrlimit(resource.RLIMIT_FSIZE)[1]))
+
+
+def replace_builtin(_: Arrays, __: Arrays) -> None:
+    namespace: Any = builtins
+    namespace.sorted = partial(sorted)
+
+
+def replace_linear_algebra(_: Arrays, __: Arrays) -> None:
+    """Functions of NumPy's packages, which kernels use too."""
+    algebra: Any = np.linalg
+    algebra.norm = partial(np.linalg.norm)
+
+
 for _act in (
+    narrow_file_modes,
+    forget_import_path,
+    lower_decimal_precision,
+    shorten_numbers,
+    hide_crashes,
+    refuse_large_pages,
+    coarsen_timers,
+    set_native_handler,
+    limit_file_size,
+    replace_builtin,
+    replace_linear_algebra,
     flush_to_zero,
     round_up,
     narrow_affinity,

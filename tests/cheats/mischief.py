@@ -82,6 +82,18 @@ def relax_constant(_: Arrays, __: Arrays) -> None:
     verify.SHARE_OF_ULP = 1e6
 
 
+def relax_table(_: Arrays, __: Arrays) -> None:
+    """An entry of a table of constants."""
+    verify: Any = import_module("opgauge.harness.worker.verify")
+    verify._TINIEST["float32"] = 1e30
+
+
+def replace_property(_: Arrays, __: Arrays) -> None:
+    """A property by which inputs would not change."""
+    attempt: Any = import_module("opgauge.harness.worker.attempt")
+    attempt.Attempt.captures_inputs = property(lambda _: True)
+
+
 def fork(_: Arrays, __: Arrays) -> None:
     """The child goes on as if it were the worker."""
     os.fork()
@@ -100,6 +112,14 @@ def fork_by_libc(_: Arrays, __: Arrays) -> None:
 def leave_child(_: Arrays, __: Arrays) -> None:
     if not _CHILDREN:  # one is enough: a trial has hundreds of calls
         _CHILDREN.append(subprocess.Popen([sys.executable, "-c", "while True: pass"]))
+
+
+def leave_orphan(_: Arrays, __: Arrays) -> None:
+    """A process that leaves its parent and its session, and works on."""
+    if not _CHILDREN:
+        command = [sys.executable, "-c", "import os\nos.fork() and os._exit(0)\nos.setsid()\nwhile True: pass"]
+        _CHILDREN.append(subprocess.Popen(command))
+        _CHILDREN[0].wait()
 
 
 _CHILDREN: list[subprocess.Popen[bytes]] = []
@@ -179,6 +199,8 @@ ACTS: dict[str, dict[str, Any]] = {
             replace_method,
             replace_bytecode,
             relax_constant,
+            relax_table,
+            replace_property,
             replace_numpy_function,
             replace_bound,
             replace_rival,
@@ -191,6 +213,7 @@ ACTS: dict[str, dict[str, Any]] = {
             fork_and_die,
             fork_by_libc,
             leave_child,
+            leave_orphan,
             exit_now,
             raise_exit,
             kill_itself,
