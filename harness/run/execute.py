@@ -339,7 +339,8 @@ class LocalExecutor:
         log = worker.log()
         self._replace()
         reason = f"the worker's pipe carried something other than its reply: {error}"
-        return {"status": str(Status.ERROR), "reason": reason, "extra": {"phase": phase, "log": log}}
+        extra = {"phase": phase, "log": log, "disturbed": isinstance(error, protocol.StrayReplyError)}
+        return {"status": str(Status.ERROR), "reason": reason, "extra": extra}
 
     def _replace(self) -> Worker:
         """End the worker and start a new one while the caller processes the result."""

@@ -138,7 +138,8 @@ class Worker:
             raise TreeError(reply.reason)
         if address != self._sent:
             msg = f"process {address.process} answered request {address.request} ({address.trial or 'no trial'})"
-            raise protocol.MismatchedReplyError(msg)
+            is_earlier = address.request < self._sent.request and address.process == self._process.pid
+            raise (protocol.StrayReplyError if is_earlier else protocol.MismatchedReplyError)(msg)
         return reply
 
     def exit_code(self) -> int | None:

@@ -27,6 +27,10 @@ class MismatchedReplyError(WorkerError):
     """A line on a worker's pipe that does not reply to the current request."""
 
 
+class StrayReplyError(MismatchedReplyError):
+    """A second reply to an earlier request, for which the current trial is not to blame."""
+
+
 class Address(NamedTuple):
     """Request that a message belongs to: its id, its trial (empty: none), and the worker's process."""
 

@@ -6,6 +6,7 @@ Importing this module registers them, so only workers do: `LocalExecutor(preload
 from __future__ import annotations
 
 import ctypes
+import gc
 import json
 import os
 import signal
@@ -20,6 +21,7 @@ from typing import Any
 
 import numpy as np
 
+from opgauge.harness.worker.protocol import TrialResult
 from opgauge.ops import kernel
 
 STANDARD_ERROR = 2
@@ -226,6 +228,19 @@ def forge_reply(x: Any, out: dict[str, Any]) -> None:
     result = {"status": "ok", "samples_ns": [1.0]}
     message = {"kind": "TrialResult", "to": [1, "", os.getpid()], "content": {"result": result}}
     write_to_pipes(json.dumps(message).encode() + b"\n")
+
+
+@faulty
+def answer_early(x: Any, out: dict[str, Any]) -> None:
+    """Answers its own request by the worker's channel; the true reply follows."""
+    right(x, out)
+    if turn("early") == 1:
+        channel = next(one for one in gc.get_objects() if type(one).__name__ == "Channel")
+        trial = sys._getframe()
+        while trial.f_code.co_name != "run_trial":
+            trial = trial.f_back  # type: ignore[assignment]
+        result = {"trial": trial.f_locals["request"].trial, "status": "ok", "extra": {}, "bytes": 1, "flops": 1}
+        channel.send(TrialResult(result))
 
 
 @faulty

@@ -241,3 +241,9 @@ def test_replies_are_json_lines() -> None:
         timeout=60,
     )
     assert [protocol.decode(line)[0] for line in worker.stdout.splitlines()] == [protocol.Ready()]
+
+
+def test_an_early_answer_is_not_blamed_on_the_next_trial(executor: LocalExecutor) -> None:
+    """The true reply arrives while the next trial is waited for, which is then measured again."""
+    _, after = executor.run([trial("answer_early"), trial("baseline")])
+    assert after.status is Status.OK, after.reason
