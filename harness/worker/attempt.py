@@ -220,7 +220,8 @@ class Attempt:
             if array is None:
                 array = self.buffers.out.get(name)
             elif not is_array(array):
-                reason = f"returned a {type(array).__name__} for {name}, which is no array"
+                kind = type(array).__name__
+                reason = f"returned a {kind} for {name}: no array of NumPy, CuPy, torch, JAX or Numba; convert it before"
                 raise WrongError(reason)
             elif spec.view_of is not None and spec.size and _address(array) != _address(inputs[spec.view_of]):
                 reason = f"{name} should be a view of {spec.view_of} and is a copy"
