@@ -13,6 +13,8 @@ from html import escape
 from typing import Any
 from zlib import crc32
 
+import numpy as np
+
 from opgauge.harness.json_text import write_compact
 from opgauge.harness.result.summary import BASELINE, OPTIMIZED
 from opgauge.web.profile import KernelTime
@@ -28,7 +30,7 @@ LABEL = 34
 _VERDICTS = {"slower": "triangle-up", "faster": "triangle-down", "undecided": "diamond", "broken": "x"}
 MOST_SAMPLES = 2000
 DIGITS = 5
-"""Decimals of a time in the unit that its figure has: more are not seen, and would be sent."""
+"""Decimals of a time in the unit that its figure has, and of a percentage: more are not seen, and would be sent."""
 ANGLES = ((5, 0), (12, -35), (math.inf, -90))
 """Degrees by which names of three lines are turned so as not to cover each other, by the most of them."""
 
@@ -167,24 +169,23 @@ def ratios(
     labels: Sequence[str], values: Sequence[tuple[float, float | None, float | None]], words: Sequence[str]
 ) -> str:
     """Ratios with intervals in the order given, a colour per verdict; no change is a line."""
+    ends = np.array(values, np.float64)
+    middle = ends[:, :1]
+    changes = np.round(100 * (middle - 1), DIGITS)
+    # an end that is not known, and a side that does not reach the ratio, have no length
+    bars = np.round(np.fmax((ends[:, 1:] - middle) * (-100, 100), 0.0), DIGITS)
     traces = []
     for word in dict.fromkeys(words):
         places = [place for place, one in enumerate(words) if one == word]
-        spans = [_ends(values[place]) for place in places]
-        error = {
-            "type": "data",
-            "symmetric": False,
-            "array": [100 * (high - value) for _, value, high in spans],
-            "arrayminus": [100 * (value - low) for low, value, _ in spans],
-            "thickness": 1,
-        }
+        below, above = bars[places].T.tolist()
+        error = {"type": "data", "symmetric": False, "array": above, "arrayminus": below, "thickness": 1}
         traces.append(
             {
                 "type": "scatter",
                 "name": word,
                 "meta": {"slot": f"v-{word}"},
                 "mode": "markers",
-                "x": [100 * (value - 1) for _, value, _ in spans],
+                "x": changes[places, 0].tolist(),
                 "y": places,
                 "text": [literal(labels[place], 90) for place in places],
                 "marker": {"size": 7, "symbol": _VERDICTS.get(word, "circle")},
@@ -200,8 +201,3 @@ def ratios(
         shapes=[zero],
         meta={"slot": "figure"},
     )
-
-
-def _ends(given: tuple[float, float | None, float | None]) -> tuple[float, float, float]:
-    value, low, high = given
-    return min(value if low is None else low, value), value, max(value if high is None else high, value)

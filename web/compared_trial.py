@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from math import sqrt
+from statistics import median
 
 from opgauge.harness.judge.verdict import Metrics, Rule, Side
 from opgauge.harness.result.result import Status
@@ -44,6 +45,12 @@ class ComparedTrial:
     calibrations: tuple[float, ...]
     side: Side
 
+    @property
+    def median_ns(self) -> float | None:
+        """Median of its processes; None without a time."""
+        times = self.times
+        return times[0] if len(times) == 1 else median(times) if times else None
+
 
 def read_trials(reader: Reader, run: RunInfo) -> dict[TrialKey, ComparedTrial]:
     """Trials of a run, read once for all comparisons, as reading dominates their time."""
@@ -61,17 +68,20 @@ def read_trials(reader: Reader, run: RunInfo) -> dict[TrialKey, ComparedTrial]:
 
 
 def _trial(case: CaseInfo, rule: Rule, blocks: list[Judged]) -> ComparedTrial:
+    if len(blocks) > 1:
+        blocks = sorted(blocks, key=lambda one: one.block)
     first = blocks[0]
-    work = (first.bytes, first.flops, share_of(first.written_share))
-    if len(blocks) == 1:
-        times: tuple[float, ...] = (first.median_ns,) if first.median_ns else ()
-        side = _side_of(first.status, first.reason, first.peak, first.footprint)
-        return ComparedTrial(
-            case, rule, first.device, *work, times, _calibrations(blocks) if first.calibration else (), side
-        )
-    blocks = sorted(blocks, key=lambda one: one.block)
-    times = tuple([one.median_ns for one in blocks if one.median_ns])
-    return ComparedTrial(case, rule, first.device, *work, times, _calibrations(blocks), _side(blocks))
+    return ComparedTrial(
+        case,
+        rule,
+        first.device,
+        first.bytes,
+        first.flops,
+        share_of(first.written_share),
+        tuple([one.median_ns for one in blocks if one.median_ns]),
+        _calibrations(blocks),
+        _side(blocks),
+    )
 
 
 def _rule_for(case: CaseInfo) -> Rule:
@@ -88,7 +98,7 @@ def _rule_of(threshold: float) -> Rule:
 
 
 def _side(blocks: list[Judged]) -> Side:
-    worst = next((one for one in blocks if one.status in _BAD), blocks[0])
+    worst = next((one for one in blocks if one.status in _BAD), blocks[0]) if len(blocks) > 1 else blocks[0]
     return _side_of(worst.status, worst.reason, blocks[0].peak, blocks[0].footprint)
 
 

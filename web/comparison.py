@@ -6,15 +6,13 @@ runs, so that a large change is named at once. Small ones need `opgauge gate`.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from itertools import islice
 from math import exp, inf, log
-from typing import NamedTuple, Self
+from typing import NamedTuple
 
 from opgauge.harness.errors import NothingError
 from opgauge.harness.judge.compare import compare, compare_run
-from opgauge.harness.judge.departure import WINDOW, SeriesSpread, spread_of
 from opgauge.harness.judge.verdict import Comparison, Evidence, Kind, Rule, Subject, Verdict
 from opgauge.harness.result.ceilings import Ceilings
 from opgauge.harness.result.result import Environment
@@ -24,16 +22,19 @@ from opgauge.harness.store.queries import CaseInfo
 from opgauge.harness.store.run_queries import RunInfo
 from opgauge.web.compared_trial import USUAL, ComparedTrial, TrialKey, read_trials
 from opgauge.web.devices import device_names
-from opgauge.web.level import Level, SeriesKey
 from opgauge.web.reader import Reader
-from opgauge.web.regression import change_points, timed
+from opgauge.web.steady import series_half_widths
 
 LEAST_COMMIT = 6
 """Fewest characters that name a commit."""
 
 
 class Compared(NamedTuple):
-    """A case by one implementation, on both sides. word: the verdict, or the kind if there is none."""
+    """A case by one implementation, on both sides. word: the verdict, or the kind if there is none.
+
+    half_width: of the interval by which the variation of the series judged it, as a log ratio; None if its pairs did.
+    note, span: detail and interval from its pairs.
+    """
 
     case: CaseInfo
     implementation: str
@@ -42,14 +43,30 @@ class Compared(NamedTuple):
     kind: Kind
     verdict: Verdict | None
     reason: str
-    detail: str
     pairs: int
     ratio: float | None
-    interval: tuple[float, float] | None
     detectable_change: float | None
     base_ns: float | None
     head_ns: float | None
     model: str = ""
+    half_width: float | None = None
+    note: str = ""
+    span: tuple[float, float] | None = None
+
+    @property
+    def detail(self) -> str:
+        """Explanation of the verdict; made for the rows that are shown only."""
+        if self.half_width is None:
+            return self.note
+        return f"runs of this series vary by {100 * (exp(self.half_width) - 1):.1f} %"
+
+    @property
+    def interval(self) -> tuple[float, float] | None:
+        """Interval of the ratio."""
+        if self.half_width is None:
+            return self.span
+        change = log(self.ratio or 1.0)
+        return exp(change - self.half_width), exp(change + self.half_width)
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,90 +116,34 @@ def compare_runs(
     before, after = (
         _trials(reader, run, device, across=across) for run, device in ((base, base_device), (head, head_device))
     )
-    peaks = reader.ceilings(head)
-    models = {name: head.environment.model(name) or base.environment.model(name) for name in device_choices(base, head)}
-    alike: dict[tuple[int, int, float], Comparison] = {}
     pairs = [_Pair(key, before.get(key), after.get(key)) for key in {**after, **before}]
-    quick = [_compare_single(pair, peaks, alike) for pair in pairs]
-    rest = [pair for pair, found in zip(pairs, quick, strict=True) if found is None]
-    judged = compare_run([_evidence(pair, peaks) for pair in rest], [_rule(pair) for pair in rest])
-    slow = iter([_compared(pair, found, found.ratio) for pair, found in zip(rest, judged, strict=True)])
-    found = [one._replace(model=models.get(one.device, "")) for one in (one or next(slow) for one in quick)]
-    open_ = [place for place, one in enumerate(found) if _needs_series(one)]
-    for place, spread in zip(open_, _spreads(reader, base, head, [found[one] for one in open_]), strict=True):
-        found[place] = _with_series(found[place], spread)
-    return found
-
-
-def _spreads(reader: Reader, base: RunInfo, head: RunInfo, compared: Sequence[Compared]) -> list[SeriesSpread]:
-    """Spreads between the other runs of series on devices of `head`; the default where there is no series.
-
-    The two runs are left out: the change between them is in question.
-    """
-    series = reader.recent().series
-    known: dict[SeriesKey, _SteadyRuns] = reader.cache.get("steady runs", dict)
-    whole: dict[SeriesKey, SeriesSpread] = reader.cache.get("spreads of steady runs", dict)
-    left_out = {base.key, head.key}
+    judged = _judge(reader, head, pairs)
     slugs = {name: reader.device(head, name).slug for name in device_names(head)}
-    found = []
-    for one in compared:
-        place = (one.case.case_id, one.implementation, slugs.get(one.device, ""))
-        if place not in known:
-            known[place] = _SteadyRuns.of(series.get(place, ()))
-        steady = known[place]
-        if steady.has_any(left_out):
-            found.append(spread_of(steady.times(left_out)))
-            continue
-        if place not in whole:
-            whole[place] = spread_of(steady.times(()))
-        found.append(whole[place])
-    return found
+    open_ = {place: pairs[place].key for place, (found, ratio) in enumerate(judged) if _needs_series(found, ratio)}
+    series = [(case_id, implementation, slugs.get(device, "")) for case_id, implementation, device in open_.values()]
+    halves = dict(zip(open_, series_half_widths(reader, series, (base.key, head.key)), strict=True))
+    models = {name: head.environment.model(name) or base.environment.model(name) for name in device_choices(base, head)}
+    return [
+        _compared(pair, found, ratio, halves.get(place), models.get(pair.key[2], ""))
+        for place, (pair, (found, ratio)) in enumerate(zip(pairs, judged, strict=True))
+    ]
 
 
-@dataclass(frozen=True, slots=True)
-class _SteadyRuns:
-    """Runs of a series between its change points, by number, with their times."""
-
-    parts: Sequence[dict[int, float]]
-
-    @classmethod
-    def of(cls, levels: Sequence[Level]) -> Self:
-        """The parts of a series."""
-        steps = {id(point[1]) for point in change_points(levels)}
-        parts: list[dict[int, float]] = [{}]
-        for level, time in timed(levels):
-            if id(level) in steps:
-                parts.append({})
-            parts[-1][level.run.key] = time
-        return cls(parts)
-
-    def has_any(self, runs: Collection[int]) -> bool:
-        """Whether some of the runs are of this series."""
-        return any(run in part for part in self.parts for run in runs)
-
-    def times(self, left_out: Collection[int]) -> Sequence[float]:
-        """Latest times of the longest part without the runs `left_out`: its steps are no noise.
-
-        Change points are those of the whole series: they are cached, and finding them takes longer than all else.
-        """
-        longest = max(self.parts, key=lambda part: len(part) - sum(run in part for run in left_out))
-        latest = islice(reversed(longest), WINDOW + len(left_out))
-        return [longest[run] for run in latest if run not in left_out][WINDOW - 1 :: -1]
+def _judge(reader: Reader, head: RunInfo, pairs: Sequence[_Pair]) -> list[tuple[Comparison, float | None]]:
+    """The comparison of each pair by itself, and its ratio."""
+    peaks = reader.ceilings(head)
+    floors: dict[tuple[object, ...], float | None] = reader.cache.get(("floors", head.key), dict)
+    alike: dict[tuple[int, int, float], Comparison] = {}
+    quick = [_compare_single(pair, _cached_floor_ns(pair.head, peaks, floors), alike) for pair in pairs]
+    rest = [pair for pair, found in zip(pairs, quick, strict=True) if found is None]
+    evidence = [_evidence(pair, _cached_floor_ns(pair.head, peaks, floors)) for pair in rest]
+    slow = iter([(found, found.ratio) for found in compare_run(evidence, [_rule(pair) for pair in rest])])
+    return [found or next(slow) for found in quick]
 
 
-def _needs_series(one: Compared) -> bool:
+def _needs_series(found: Comparison, ratio: float | None) -> bool:
     """Whether its pairs were too few to say anything."""
-    return one.verdict is Verdict.UNDECIDED and one.pairs < USUAL.alarm_pairs and one.ratio is not None
-
-
-def _with_series(one: Compared, spread: SeriesSpread) -> Compared:
-    """The comparison judged by the spread of its series."""
-    half, change = spread.half_width(), log(one.ratio or 1.0)
-    interval = (exp(change - half), exp(change + half))
-    found = Verdict.SLOWER if change > half else Verdict.FASTER if change < -half else Verdict.UNDECIDED
-    reason = "beyond the variation between runs" if found is not Verdict.UNDECIDED else one.reason
-    detail = f"runs of this series vary by {100 * (exp(half) - 1):.1f} %"
-    return one._replace(word=str(found), verdict=found, reason=reason, detail=detail, interval=interval)
+    return found.verdict is Verdict.UNDECIDED and found.pairs < USUAL.alarm_pairs and ratio is not None
 
 
 def sort_compared(found: Sequence[Compared]) -> list[Compared]:
@@ -199,9 +160,9 @@ class _Pair(NamedTuple):
 
 
 def _compare_single(
-    pair: _Pair, peaks: Mapping[str, Ceilings], alike: dict[tuple[int, int, float], Comparison]
-) -> Compared | None:
-    """The comparison of one process each; None for all others.
+    pair: _Pair, floor_ns: float | None, alike: dict[tuple[int, int, float], Comparison]
+) -> tuple[Comparison, float | None] | None:
+    """The comparison of one process each, and its ratio; None for all others.
 
     It depends on the statuses, not on the times, so it is computed once for all pairs that are `alike`.
     """
@@ -210,34 +171,41 @@ def _compare_single(
         return None
     before, after = base.times[0], head.times[0]
     rule = base.rule
-    floor = _floor_ns(head, peaks)
-    too_fast = floor is not None and after < floor / rule.max_ceiling_share
+    too_fast = floor_ns is not None and after < floor_ns / rule.max_ceiling_share
     if too_fast or not (0 < before < inf and 0 < after < inf):
         return None
     sides = (id(base.side), id(head.side), rule.threshold)
     found = alike.get(sides)
     if found is None:
-        found = alike[sides] = compare(_evidence(pair, peaks), rule)
-    return _compared(pair, found, None if found.ratio is None else exp(log(after / before)))
+        found = alike[sides] = compare(_evidence(pair, floor_ns), rule)
+    return found, None if found.ratio is None else exp(log(after / before))
 
 
-def _compared(pair: _Pair, found: Comparison, ratio: float | None) -> Compared:
+def _compared(pair: _Pair, found: Comparison, ratio: float | None, half: float | None, model: str) -> Compared:
+    """The comparison of a pair; judged by the spread of its series where that has a `half` width."""
     (_, implementation, device), base, head = pair
+    verdict, reason = found.verdict, found.reason.value
+    if half is not None:
+        change = log(ratio or 1.0)
+        verdict = Verdict.SLOWER if change > half else Verdict.FASTER if change < -half else Verdict.UNDECIDED
+        reason = reason if verdict is Verdict.UNDECIDED else "beyond the variation between runs"
     return Compared(
-        _case(pair),
+        _known(pair).case,
         implementation,
         device,
-        str(found.verdict or found.kind),
+        (verdict or found.kind).value,
         found.kind,
-        found.verdict,
-        found.reason,
-        found.detail,
+        verdict,
+        reason,
         found.pairs,
         ratio,
-        found.interval,
         found.detectable_change,
-        _median(base),
-        _median(head),
+        base.median_ns if base else None,
+        head.median_ns if head else None,
+        model,
+        half,
+        found.detail,
+        found.interval,
     )
 
 
@@ -249,19 +217,14 @@ def _trials(reader: Reader, run: RunInfo, device: str, *, across: bool) -> dict[
     return {(*key[:2], ""): one for key, one in chosen.items()} if across else chosen
 
 
-def _evidence(pair: _Pair, peaks: Mapping[str, Ceilings]) -> Evidence:
-    case, base, head = _case(pair), pair.base, pair.head
+def _evidence(pair: _Pair, floor_ns: float | None) -> Evidence:
+    case, base, head = _known(pair).case, pair.base, pair.head
     subject = Subject(case.op, case.name, case.case_id, pair.key[1], pair.key[2])
-    floor = _floor_ns(head, peaks) if head else None
     if base is None or head is None:
-        return Evidence(subject, base.side if base else None, head.side if head else None, floor_ns=floor)
+        return Evidence(subject, base.side if base else None, head.side if head else None, floor_ns=floor_ns)
     pairs = tuple(zip(base.times, head.times, strict=False))
     calibrations = tuple(zip(base.calibrations, head.calibrations, strict=False))
-    return Evidence(subject, base.side, head.side, pairs, calibrations, floor_ns=floor)
-
-
-def _case(pair: _Pair) -> CaseInfo:
-    return _known(pair).case
+    return Evidence(subject, base.side, head.side, pairs, calibrations, floor_ns=floor_ns)
 
 
 def _rule(pair: _Pair) -> Rule:
@@ -275,6 +238,18 @@ def _known(pair: _Pair) -> ComparedTrial:
         msg = f"{pair.key} is on neither side"
         raise NothingError(msg)
     return known
+
+
+def _cached_floor_ns(
+    head: ComparedTrial | None, peaks: Mapping[str, Ceilings], known: dict[tuple[object, ...], float | None]
+) -> float | None:
+    """The floor of a trial, computed once for all of the same work: the implementations of a case have it in common."""
+    if head is None:
+        return None
+    work = (head.device, head.bytes, head.flops, head.case.dtype, head.written_share)
+    if work not in known:
+        known[work] = _floor_ns(head, peaks)
+    return known[work]
 
 
 def _floor_ns(head: ComparedTrial, peaks: Mapping[str, Ceilings]) -> float | None:
@@ -291,13 +266,6 @@ def _floor_ns(head: ComparedTrial, peaks: Mapping[str, Ceilings]) -> float | Non
         # a stored run does not say which kernels round to TF32, which is several times as fast
         return None
     return None if bound is None else bound.time_ns
-
-
-def _median(trial: ComparedTrial | None) -> float | None:
-    times = trial.times if trial else ()
-    if len(times) == 1:
-        return times[0]
-    return sorted(times)[len(times) // 2] if times else None
 
 
 def device_choices(base: RunInfo, head: RunInfo) -> list[str]:

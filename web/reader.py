@@ -199,9 +199,16 @@ class Reader:
             found[key] = known[1]
         return found
 
+    def _count_of(self, run: RunInfo) -> Hashable:
+        """Number of results of a run, counted once for each state of the data."""
+        counted: dict[int, Hashable] = self._shared.get("results by run", dict)
+        if run.key not in counted:
+            counted[run.key] = queries.count_results(self.engine, [run.key]).get(run.key)
+        return counted[run.key]
+
     def cached_for_run(self, name: str, run: RunInfo, make: Callable[[], Answer]) -> Answer:
         """The answer of `make` from a run's results, cached until these change."""
-        count = queries.count_results(self.engine, [run.key]).get(run.key)
+        count = self._count_of(run)
         known = self._made.get((name, run.key))
         if known is None or known[0] != count:
             known = self._made[name, run.key] = (count, make())
@@ -213,7 +220,7 @@ class Reader:
     def points_of(self, run: RunInfo, op: str | None = None) -> list[StoredPoint]:
         """Results of a run, or of one op in it; old runs do not displace recent ones in memory."""
         known = self._points.get(run.key)
-        if known is not None and known[0] == queries.count_results(self.engine, [run.key]).get(run.key):
+        if known is not None and known[0] == self._count_of(run):
             return known[1]
         if op is None:
             return self.cached_for_run("points", run, lambda: queries.list_points(self.engine, run.key))

@@ -16,23 +16,22 @@ MOST_HEADS = 8
 
 @dataclass(frozen=True, slots=True)
 class SideBySide:
-    """A case by one implementation on one device. cells: its comparison in each run, None where it is on no side."""
+    """A case by one implementation on one device. cells: its comparison in each run, None where it is on no side.
+
+    words: verdicts and kinds of the cells.
+    """
 
     case: CaseInfo
     implementation: str
     device: str
     base_ns: float | None
     cells: tuple[Compared | None, ...]
+    words: frozenset[str]
 
     @property
     def has_ratio(self) -> bool:
         """Whether the base and at least one run have a time."""
         return any(cell is not None and cell.ratio for cell in self.cells)
-
-    @property
-    def words(self) -> set[str]:
-        """Verdicts and kinds of the row."""
-        return {cell.word for cell in self.cells if cell is not None}
 
 
 def side_by_side(reader: Reader, base: RunInfo, heads: Sequence[RunInfo]) -> list[SideBySide]:
@@ -55,6 +54,7 @@ def _row(cells: Iterable[Compared | None]) -> SideBySide:
         first.device,
         next((cell.base_ns for cell in known if cell.base_ns), None),
         listed,
+        frozenset([cell.word for cell in known]),
     )
 
 

@@ -4,19 +4,26 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import datetime
+from functools import lru_cache
+from urllib.parse import quote
 
 from markupsafe import Markup
 
 from opgauge.harness.report.render import ratio_text
 from opgauge.harness.result.time_text import time_text
+from opgauge.harness.store.queries import CaseInfo
+from opgauge.harness.store.run_queries import RunInfo
 
 __all__ = [
+    "badge",
     "bytes_text",
+    "case_link",
     "change_text",
     "count_text",
     "moment",
     "rate_text",
     "ratio_text",
+    "run_link",
     "share_text",
     "sparkline",
     "time_text",
@@ -26,6 +33,21 @@ NONE = "–"
 """Text of a missing value."""
 WIDTH, HEIGHT = 96, 24
 """Size of a sparkline in pixels."""
+_SIGNS = {
+    "✓": "fixed ok finished imported",
+    "✗": "broken wrong error timeout out_of_memory",
+    "?": "undecided suspected",
+    "▼": "faster",
+    "=": "same",
+    "▲": "slower",
+    "●": "open",
+    "◐": "acknowledged",
+    "–": "unsupported",
+    "…": "running",
+    "!": "interrupted",
+}
+MARKS = {word: sign for sign, words in _SIGNS.items() for word in words.split()}
+"""Signs of verdicts, of states of regressions, of statuses of results and of runs."""
 
 
 def share_text(value: float | None) -> str:
@@ -93,3 +115,23 @@ def sparkline(values: Sequence[float | None], label: str) -> Markup:
         '<svg class="spark" viewBox="0 0 {w} {h}" width="{w}" height="{h}" role="img" aria-label="{label}">'
         '<polyline points="{line}"/><circle cx="{x:.1f}" cy="{y:.1f}" r="2.2"/></svg>'
     ).format(w=WIDTH, h=HEIGHT, label=label, line=line, x=points[-1][0], y=points[-1][1])
+
+
+@lru_cache(512)
+def badge(word: str) -> Markup:
+    """A verdict, state or status with its sign, in its colour."""
+    colour = word.replace("_", "-") if word in MARKS else "plain"
+    return Markup('<span class="badge {}"><span aria-hidden="true">{}</span> {}</span>').format(
+        colour, MARKS.get(word, "·"), word.replace("_", " ")
+    )
+
+
+def case_link(case: CaseInfo, device: str = "", run: str = "") -> Markup:
+    """Link to the page of a case, on a device and in a run."""
+    query = "&".join(f"{name}={quote(value)}" for name, value in (("device", device), ("run", run)) if value)
+    return Markup('<a href="/cases/{}{}">{}</a>').format(case.case_id, query and f"?{query}", case.name)
+
+
+def run_link(run: RunInfo) -> Markup:
+    """Link to the page of a run."""
+    return Markup('<a class="mono" href="/runs/{}">{}</a>').format(quote(run.id), run.id[:8])

@@ -13,6 +13,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import median
 
+import numpy as np
+from numpy.typing import NDArray
+
+from opgauge.harness.judge.estimate import Floats
 from opgauge.harness.judge.student import quantile
 
 TAIL = 5e-4
@@ -72,6 +76,36 @@ def spread_of(values: Sequence[float], within: float = 0.0) -> SeriesSpread:
         deviation = min(deviation, 1.4826 * median([abs(one - middle) for one in logs]) * math.sqrt(len(logs) / own))
     square = (PRIOR_DEGREES * prior**2 + own * deviation**2) / (PRIOR_DEGREES + own)
     return SeriesSpread(math.sqrt(square), PRIOR_DEGREES + own)
+
+
+def half_widths(logs: Floats, known: NDArray[np.bool_]) -> Floats:
+    """Half widths, between two runs, of the spreads of many series, as `spread_of` computes that of one.
+
+    logs: of positive times, (series, runs), in order. known: the runs that a series has.
+    """
+    latest = known & (known[:, ::-1].cumsum(axis=1)[:, ::-1] <= WINDOW)
+    sizes = latest.sum(axis=1)
+    deviations, several = np.full(len(logs), PRIOR_DEVIATION), sizes > 1
+    deviations[several] = _deviations(logs[several], latest[several], sizes[several])
+    of_size = [SeriesSpread(1.0, PRIOR_DEGREES + max(size - 1, 0)).half_width() for size in range(WINDOW + 1)]
+    return np.asarray(deviations * np.array(of_size)[sizes])
+
+
+def _deviations(logs: Floats, known: NDArray[np.bool_], sizes: NDArray[np.int64]) -> Floats:
+    """Deviations of series of two runs and more, blended with the prior."""
+    own = sizes - 1
+    mean = np.where(known, logs, 0.0).sum(axis=1) / sizes
+    squares = (np.where(known, logs - mean[:, None], 0.0) ** 2).sum(axis=1) / own
+    away = np.abs(logs - _medians(logs, known, sizes)[:, None])
+    robust = (1.4826 * _medians(away, known, sizes)) ** 2 * sizes / own
+    squares = np.where(sizes >= ROBUST_FROM, np.minimum(squares, robust), squares)
+    return np.asarray(np.sqrt((PRIOR_DEGREES * PRIOR_DEVIATION**2 + own * squares) / (PRIOR_DEGREES + own)))
+
+
+def _medians(values: Floats, known: NDArray[np.bool_], sizes: NDArray[np.int64]) -> Floats:
+    """Median of the known values of each row, of which there are `sizes`."""
+    ordered, rows = np.sort(np.where(known, values, np.inf), axis=1), np.arange(len(values))
+    return np.asarray((ordered[rows, (sizes - 1) // 2] + ordered[rows, sizes // 2]) / 2)
 
 
 def find_departure(values: Sequence[float], most: int, within: float = 0.0) -> Departure | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from opgauge.harness.judge.departure import PRIOR_DEVIATION, SeriesSpread, find_departure, spread_of
+from opgauge.harness.judge.departure import PRIOR_DEVIATION, SeriesSpread, find_departure, half_widths, spread_of
 
 
 def noisy(level: float, count: int, deviation: float = 0.01, seed: int = 1) -> list[float]:
@@ -77,3 +77,15 @@ def test_a_spread_blends_the_deviation_of_the_latest_twenty_with_the_prior() -> 
     assert spread_of(series[2]).deviation == pytest.approx(blended)
     assert spread_of(series[2]).degrees == 7
     assert spread_of(series[5]) == spread_of(series[5][-20:])
+
+
+def test_half_widths_of_many_series_are_those_of_each() -> None:
+    """Whatever their lengths, and wherever runs are missing."""
+    random = np.random.default_rng(5)
+    lengths = (0, 1, 2, 3, 5, 6, 7, 20, 21, 35, 40)
+    logs = random.normal(3, 0.04, (len(lengths), 40))
+    logs[:, 7] += 1.0
+    known = np.stack([np.isin(np.arange(40), random.choice(40, length, replace=False)) for length in lengths])
+    alone = [spread_of(np.exp(row[mask]).tolist()).half_width() for row, mask in zip(logs, known, strict=True)]
+    assert half_widths(logs, known) == pytest.approx(alone)
+    assert half_widths(logs[:0], known[:0]).size == 0

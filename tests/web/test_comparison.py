@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -24,6 +24,8 @@ from opgauge.web.compared_trial import ComparedTrial
 from opgauge.web.comparison import compare_runs
 from opgauge.web.devices import Places
 from opgauge.web.reader import Reader
+from opgauge.web.rows import rows_of
+from opgauge.web.steady import SteadyParts, longest_parts
 from tests.databases import database
 from tests.web.dataset import broken, ceilings, results
 
@@ -112,14 +114,43 @@ def test_the_noise_of_a_series_decides(store: Store) -> None:
     assert words.count("slower") > 0.9 * len(words)
 
 
-def test_the_latest_times_of_the_longest_part_describe_a_series() -> None:
-    """In order, without those of the compared runs, which do not count for the length either."""
-    parts = [{1: 1.0, 2: 2.0}, {number: float(number) for number in range(3, 40)}, {40: 40.0}]
-    steady = comparison._SteadyRuns(parts)
-    assert steady.times({39, 40}) == [float(number) for number in range(19, 39)]
-    assert steady.times({30, 1}) == [float(number) for number in range(19, 40) if number != 30]
-    assert comparison._SteadyRuns([{1: 1.0}, {2: 2.0, 3: 3.0}]).times({2, 3}) == [1.0]
-    assert comparison._SteadyRuns([{}]).times({2, 3}) == []
+@pytest.mark.parametrize(
+    ("lengths", "left_out", "kept"),
+    [
+        ((2, 37, 1), (38, 39), range(2, 38)),
+        ((2, 37, 1), (0, 29), [*range(2, 29), *range(30, 39)]),
+        ((1, 2), (1, 2), [0]),
+        ((0,), (), []),
+    ],
+)
+def test_the_longest_part_describes_a_series(
+    lengths: tuple[int, ...], left_out: tuple[int, ...], kept: Sequence[int]
+) -> None:
+    """Runs of the compared pair are no part of it, and do not count for the length either."""
+    parts = np.repeat(np.arange(len(lengths), dtype=np.int16), lengths)
+    width = max(parts.size, 1)
+    series = SteadyParts(
+        np.arange(width, dtype=np.float64), np.resize(parts, width) if parts.size else np.full(1, -1, np.int16)
+    )
+    other = SteadyParts(np.zeros(width), np.zeros(width, np.int16))
+    logs, known = longest_parts([series, other], left_out)
+    assert logs[0][known[0]].tolist() == list(kept)
+
+
+def test_a_run_of_two_processes_has_the_median_that_its_case_has(store: Store) -> None:
+    """The mean of both, on the page of the comparison as on that of the case."""
+    name = store.begin_run(Environment({"cuda:0.model": "a GPU"}, {"commit": "0" * 40}))
+    for block in (0, 1):
+        for result in results(1, np.random.default_rng(block)):
+            store.add_result(name, replace(result, block=block))
+    store.finish_run(name)
+    reader = Reader(store, Cache(lambda: 0))
+    (run,) = reader.runs()
+    rows = {(row.case.case_id, row.device.name): row for row in rows_of(reader, run)}
+    found = [one for one in compare_runs(reader, run, run) if one.base_ns]
+    assert found
+    for one in found:
+        assert one.base_ns == one.head_ns == rows[one.case.case_id, one.device].time_ns(one.implementation)
 
 
 def test_places_are_added_to(store: Store) -> None:
