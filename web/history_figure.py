@@ -39,10 +39,13 @@ class Timeline:
     history: History
     commits: CommitBook
     _labels: dict[int, str] = field(default_factory=dict)
+    _dates: dict[int, str] = field(default_factory=dict)
 
     def date(self, run: RunInfo) -> str:
         """Date of the commit of a run, as Plotly reads it."""
-        return self.history.order(run)[0].isoformat(" ")[:19]
+        if run.key not in self._dates:
+            self._dates[run.key] = self.history.order(run)[0].isoformat(" ")[:19]
+        return self._dates[run.key]
 
     def label(self, run: RunInfo) -> str:
         """Commit and run, with author and subject."""

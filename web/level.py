@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 from statistics import median
+from typing import NamedTuple
 
 from opgauge.harness.result.result import Status
-from opgauge.harness.store.queries import Past, StoredPoint
+from opgauge.harness.store.past import Past, PastTime
+from opgauge.harness.store.queries import StoredPoint
 from opgauge.harness.store.run_queries import RunInfo
 
 GRAVE = (Status.WRONG, Status.ERROR, Status.TIMEOUT, Status.OUT_OF_MEMORY)
 """Statuses of a failed trial."""
 
 
-@dataclass(frozen=True, slots=True)
-class Level:
+class Level(NamedTuple):
     """One run in a series: worst status, median and range of the medians of its processes.
 
     by_block: those medians by process, if there are several.
@@ -34,7 +34,7 @@ SeriesKey = tuple[str, str, str]
 """Case id, implementation, slug of the device."""
 
 
-def level_of(run: RunInfo, points: Iterable[StoredPoint | Past]) -> Level:
+def level_of(run: RunInfo, points: Iterable[StoredPoint | Past | PastTime]) -> Level:
     """The processes of one trial as one level."""
     found = list(points)
     if len(found) == 1 and found[0].status == Status.OK:

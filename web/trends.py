@@ -10,7 +10,7 @@ from typing import Any
 
 from opgauge.harness.judge.student import quantile
 from opgauge.harness.result.summary import OPTIMIZED
-from opgauge.harness.store.listing import UsedResources
+from opgauge.harness.store.past import Past
 from opgauge.harness.store.run_queries import RunInfo
 from opgauge.web.charts import as_json, trace
 from opgauge.web.history_figure import Timeline
@@ -93,19 +93,28 @@ def trend_figure(points: Sequence[TrendPoint], timeline: Timeline) -> str | None
 
 
 def resource_figures(
-    found: Iterable[UsedResources], runs: Sequence[RunInfo], timeline: Timeline
+    found: Iterable[Past], runs: Sequence[RunInfo], timeline: Timeline
 ) -> tuple[str | None, str | None]:
     """Peak memory and kernel launches by commit as figures; None where nothing was stored, or of one run only."""
     memory: dict[str, dict[int, float]] = {}
     launches: dict[str, dict[int, float]] = {}
+    drawn = {run.key for run in runs}
     for one in found:
-        if one.peak_bytes is not None:
-            memory.setdefault(one.implementation, {})[one.run_key] = one.peak_bytes
-        if one.launches is not None:
-            launches.setdefault(one.implementation, {})[one.run_key] = one.launches
+        if one.run_key not in drawn or one.median_ns is None:
+            continue
+        for kind, stored in ((memory, one.peak_bytes), (launches, one.launches)):
+            count = _whole(stored)
+            if count is not None:
+                kind.setdefault(one.implementation, {})[one.run_key] = count
     unit, size = bytes_unit(max((value for values in memory.values() for value in values.values()), default=0.0))
     scaled = {name: {run: value / size for run, value in values.items()} for name, values in memory.items()}
     return _steps(scaled, runs, timeline, unit), _steps(launches, runs, timeline, "launches a call")
+
+
+def _whole(stored: object) -> int | None:
+    """A count in stored JSON; None for anything else, as a run may come from anywhere."""
+    shown = str(stored)
+    return int(shown) if shown.isdecimal() else None
 
 
 def _steps(

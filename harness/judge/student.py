@@ -7,7 +7,6 @@ series are finite, so that the tails are exact to about 1e-15, absolutely.
 from __future__ import annotations
 
 from functools import lru_cache
-from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -29,11 +28,10 @@ def _tail(t: NDArray[np.float64], degrees: int) -> NDArray[np.float64]:
     angle = np.arctan(np.abs(t) / np.sqrt(degrees))
     cosine, sine = np.cos(angle), np.sin(angle)
     odd = degrees % 2
-    term: Any = cosine if odd else np.ones_like(cosine)
-    total = term if degrees > 1 else np.zeros_like(cosine)
-    for power in range(2 + odd, degrees - 1, 2):
-        term = term * cosine**2 * ((power - 1) / power)
-        total = total + term
+    first = np.asarray(cosine if odd else np.ones_like(cosine))
+    powers = np.arange(2 + odd, degrees - 1, 2)
+    terms = np.cumprod(cosine[..., None] ** 2 * ((powers - 1) / powers), axis=-1)
+    total = first * (1 + terms.sum(axis=-1)) if degrees > 1 else np.zeros_like(cosine)
     inside = 2 / np.pi * (angle + sine * total) if odd else sine * total
     upper = np.clip((1 - inside) / 2, 0.0, 0.5)
     return np.asarray(np.where(t >= 0, upper, 1 - upper))

@@ -50,15 +50,6 @@ class Judged(NamedTuple):
     written_share: str | float | None
 
 
-class UsedResources(NamedTuple):
-    """Peak memory in bytes and kernel launches of one result; None where they were not measured."""
-
-    run_key: int
-    implementation: str
-    peak_bytes: int | None
-    launches: int | None
-
-
 _JUDGED = (
     select(
         *(RESULT[name] for name in Judged._fields[: -len(_PARTS)]), *(RESULT.data[part].as_string() for part in _PARTS)
@@ -66,17 +57,6 @@ _JUDGED = (
     .where(RESULT.run_id == bindparam("run"))
     .order_by(RESULT.id)
     .limit(bindparam("most"))
-)
-_RESOURCES = select(
-    RESULT.run_id,
-    RESULT.implementation,
-    RESULT.data["measurement", "peak_bytes"].as_string(),
-    RESULT.data["measurement", "footprint", "launches"].as_string(),
-).where(
-    RESULT.case_key.in_(bindparam("cases", expanding=True)),
-    RESULT.run_id.in_(bindparam("runs", expanding=True)),
-    RESULT.device == bindparam("device"),
-    RESULT.median_ns.is_not(None),
 )
 _DETAILS = select(*POINT, RESULT.reason, RESULT.data).where(RESULT.id.in_(bindparam("keys", expanding=True)))
 
@@ -146,22 +126,6 @@ def list_judged(engine: Engine, run_key: int, limit: int) -> list[Judged]:
     with engine.connect() as connection:
         rows = connection.execute(_JUDGED, {"run": run_key, "most": limit}).all()
     return [Judged._make(row) for row in rows]
-
-
-def list_resources(
-    engine: Engine, case_keys: Sequence[int], run_keys: Sequence[int], device: str
-) -> list[UsedResources]:
-    """Memory and launches of a case on one device in at most `CHUNK` runs, in any order."""
-    given = {"cases": case_keys[:CHUNK], "runs": run_keys[:CHUNK], "device": device}
-    with engine.connect() as connection:
-        rows = connection.execute(_RESOURCES, given).all()
-    return [UsedResources(run, name, _whole(peak), _whole(launches)) for run, name, peak, launches in rows]
-
-
-def _whole(text: object) -> int | None:
-    """A count in stored JSON; None for anything else, as a run may come from anywhere."""
-    shown = str(text)
-    return int(shown) if shown.isdecimal() else None
 
 
 def page_cases(engine: Engine, *, op: str | None, dtype: str | None, after: int, limit: int) -> list[CaseInfo]:

@@ -83,18 +83,6 @@ class StoredLine(NamedTuple):
     data: Mapping[str, Any]
 
 
-class Past(NamedTuple):
-    """One result in the history of a case. low_ns, high_ns: quartiles of its samples."""
-
-    run_key: int
-    implementation: str
-    block: int
-    status: str
-    median_ns: float | None
-    low_ns: float | None
-    high_ns: float | None
-
-
 # Frequent queries are built once, since building a query takes longer than running it
 _KEYS: Any = bindparam("keys", expanding=True)
 _MOST: Any = bindparam("most")
@@ -119,13 +107,6 @@ _DETAILS_OF_CASES = _DETAILS.where(RESULT.case_key.in_(_KEYS))
 _DETAILS_OF_STATUSES = _DETAILS.where(RESULT.status.in_(bindparam("statuses", expanding=True)))
 _LINES = (
     select(*(RESULT[name] for name in StoredLine._fields)).where(RESULT.run_id == bindparam("run")).order_by(RESULT.id)
-)
-_HISTORY = (
-    select(*(RESULT[_NAMES.get(name, name)] for name in Past._fields))
-    .where(RESULT.case_key.in_(bindparam("cases", expanding=True)), RESULT.run_id.in_(_KEYS))
-    .where(RESULT.device == bindparam("device"))
-    .order_by(RESULT.run_id, RESULT.id)
-    .limit(_MOST)
 )
 _STATUSES = (
     select(RESULT.run_id, RESULT.status, func.count())
@@ -240,19 +221,6 @@ def list_places(engine: Engine, after: int = 0) -> tuple[Sequence[tuple[int, str
         # an index has all of them in order, and covers the query if no number is excluded
         chosen = query.where(ResultRow.id > after, ResultRow.id <= last) if after else query
         return connection.execute(chosen).all(), last
-
-
-def list_history(
-    engine: Engine, case_keys: Collection[int], run_keys: Collection[int], device: str, limit: int = 6000
-) -> list[Past]:
-    """The results of a case in some runs on one device, by run and in order."""
-    found: list[Past] = []
-    with engine.connect() as connection:
-        for keys in chunks(run_keys):
-            given = {"cases": list(case_keys)[:CHUNK], "keys": keys, "device": device, "most": limit - len(found)}
-            rows = connection.execute(_HISTORY, given).all()
-            found += [Past._make(row) for row in rows]
-    return found
 
 
 def load_samples(engine: Engine, result_keys: Collection[int], limit: int = 64) -> dict[int, list[float]]:

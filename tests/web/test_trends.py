@@ -12,7 +12,7 @@ from statistics import fmean
 import pytest
 from fastapi.testclient import TestClient
 
-from opgauge.harness.store.listing import UsedResources
+from opgauge.harness.store.past import Past
 from opgauge.web.device_comparison import device_standings
 from opgauge.web.history_figure import timeline
 from opgauge.web.rows import devices_of, latest_rows
@@ -58,7 +58,8 @@ def test_launches_of_two_runs_are_a_figure(client: TestClient) -> None:
     """A change from three launches to one is drawn at its commit."""
     history = reader_of(client).history()
     first, second = history.runs[:2]
-    found = [UsedResources(first.key, "optimized", None, 3), UsedResources(second.key, "optimized", None, 1)]
+    counts: dict[int, str | int] = {first.key: "3", second.key: 1, history.runs[2].key: 9}
+    found = [Past(key, "optimized", 0, "ok", 1.0, 1.0, 1.0, None, count) for key, count in counts.items()]
     memory, launches = resource_figures(found, [first, second], timeline(reader_of(client)))
     assert memory is None
     assert launches is not None
@@ -120,7 +121,7 @@ def test_the_trend_is_of_times_against_usual(client: TestClient) -> None:
     """Scaling every time of a series leaves its trend."""
     recent = reader_of(client).recent()
     doubled = {
-        key: [replace(level, median_ns=2 * level.median_ns if level.median_ns else None) for level in levels]
+        key: [level._replace(median_ns=2 * level.median_ns if level.median_ns else None) for level in levels]
         for key, levels in recent.series.items()
     }
     before = op_trend(recent, "p_norm", gpu(client))

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from typing import Annotated, Any
+from itertools import islice
+from typing import Annotated, Any, TypeVar
 
 import yaml
 from fastapi import APIRouter, HTTPException, Path, Request, Response
 
 from opgauge.harness.result.summary import BASELINE, OPTIMIZED, PEERS, bound_of, remarks
-from opgauge.harness.store import listing, queries
-from opgauge.harness.store.queries import CaseInfo, Detail, Past
+from opgauge.harness.store import past, queries
+from opgauge.harness.store.past import Past, PastTime
+from opgauge.harness.store.queries import CaseInfo, Detail
 from opgauge.harness.store.run_queries import RunInfo
 from opgauge.web import charts
 from opgauge.web.comparison import resolve
@@ -27,7 +29,6 @@ from opgauge.web.regression import change_points
 from opgauge.web.trends import resource_figures
 from opgauge.web.view import page
 
-POINTS = 6000
 DRAWN_RUNS = 120
 """Runs in one history: more are not told apart on a screen."""
 DRAWN_BLOCKS = 40
@@ -37,6 +38,7 @@ OFFERED = 60
 """Processes and runs beside the history that are drawn, implementations with change points, runs offered."""
 _DUMPER = getattr(yaml, "CSafeDumper", yaml.SafeDumper)
 """The one in C, where PyYAML was built with it: the other takes as long as the rest of the page."""
+Row = TypeVar("Row", Past, PastTime)
 router = APIRouter()
 
 
@@ -73,21 +75,20 @@ def _values(reader: Reader, case_id: str, device: str, run: str, last: int, of: 
     chosen, mine = places.get(device) or _first_place(places)
     recent = mine[-last:]
     others = reader.beside(keys, chosen)[-DRAWN_BESIDE:]
-    found = queries.list_history(reader.engine, keys, [one.key for one in (*recent, *others)], chosen.name, POINTS)
     asked = resolve(reader, run) if run else (recent or others)[-1]
-    blocks = _blocks(found)
     # sought in all runs, drawn in some: a step must not get lost between those that are drawn
-    ours = [name for name in blocks if name not in PEERS][:CHANGES_OF]
-    changes = {name: change_points(_levels(recent, blocks[name])) for name in ours}
+    own = _blocks(past.list_times(reader.engine, keys, [one.key for one in recent], chosen.name, PEERS))
+    changes = {name: change_points(_levels(recent, every)) for name, every in islice(own.items(), CHANGES_OF)}
     drawn = thinned(recent, DRAWN_RUNS)
     marks = marks_of(reader, case_id, chosen, changes)
     keep = {one.key for one in (*drawn, *(run for mark in marks for run in (mark.before, mark.run)))}
     kept = [run for run in recent if run.key in keep]
+    found = past.list_history(reader.engine, keys, [one.key for one in (*others, *kept)], chosen.name)
+    blocks = _blocks(found)
     series, beside = ({name: _levels(runs, every) for name, every in blocks.items()} for runs in (kept, others))
     times = timeline(reader)
     drawn_history = history_figure(series, _quartiles(found, keep), marks, times, beside)
-    used = listing.list_resources(reader.engine, keys, [one.key for one in drawn], chosen.name)
-    memory, launches = resource_figures(used, drawn, times)
+    memory, launches = resource_figures(found, drawn, times)
     offered = (*([asked] if run else []), *drawn[: -OFFERED - 1 : -1], *others[::-1])
     return {
         "case": case,
@@ -119,15 +120,15 @@ def thinned(runs: Sequence[RunInfo], most: int) -> list[RunInfo]:
     return list(runs[::-1][::step][::-1])
 
 
-def _blocks(history: Iterable[Past]) -> dict[str, dict[int, list[Past]]]:
+def _blocks(history: Iterable[Row]) -> dict[str, dict[int, list[Row]]]:
     """Results by implementation and run: the optimized kernel first, then the baseline."""
-    found: dict[str, dict[int, list[Past]]] = {}
+    found: dict[str, dict[int, list[Row]]] = {}
     for one in history:
         found.setdefault(one.implementation, {}).setdefault(one.run_key, []).append(one)
     return {name: found[name] for name in sorted(found, key=lambda name: (name != OPTIMIZED, name != BASELINE, name))}
 
 
-def _levels(runs: Sequence[RunInfo], blocks: Mapping[int, Sequence[Past]]) -> list[Level]:
+def _levels(runs: Sequence[RunInfo], blocks: Mapping[int, Sequence[Past | PastTime]]) -> list[Level]:
     """Levels of one implementation, in the order of the runs."""
     return [level_of(run, blocks[run.key]) for run in runs if run.key in blocks]
 
