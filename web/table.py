@@ -142,7 +142,7 @@ def _rest(line: StoredLine, share: float | None) -> tuple[Any, ...]:
         _number(check.get("worst")),
         nbytes,
         line.flops,
-        nbytes / time if time is not None and nbytes else None,
+        nbytes / time if time and nbytes else None,
         share,
     )
 
@@ -154,7 +154,7 @@ def _number(value: Any) -> Any:
 
 def _share(line: StoredLine, dtype: str, reached: Ceilings | None) -> tuple[float | None, str | None]:
     """Share of the ceiling and its peak, as `opgauge.harness.result.summary.share_of_ceiling`."""
-    if reached is None or line.median_ns is None:
+    if reached is None or not line.median_ns:
         return None, None
     bound = bound_of(reached, line.bytes, line.flops, dtype, line.data.get("extra"))
     return (None, None) if bound is None else (bound.time_ns / line.median_ns, bound.peak)

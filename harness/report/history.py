@@ -77,7 +77,7 @@ def find_series(
     times: dict[tuple[str, Subject, str], dict[int, list[float]]] = {}
     for point in sorted(found, key=lambda one: place[one.run_key]):
         run = runs[point.run_key]
-        if point.median_ns is None or point.status != Status.OK:
+        if not point.median_ns or point.status != Status.OK:
             continue
         if (device and point.device != device) or (implementations and point.implementation not in implementations):
             continue

@@ -29,9 +29,8 @@ BASELINE, OPTIMIZED = "baseline", "optimized"
 
 def gbps(result: Result) -> float | None:
     """Least bytes over median time, in GB/s."""
-    if result.measurement is None or not result.bytes or not result.measurement.samples_ns:
-        return None
-    return result.bytes / result.measurement.median_ns
+    time = _cold(result.measurement) if result.measurement else None
+    return result.bytes / time if time and result.bytes else None
 
 
 def share_of_ceiling(result: Result, ceilings: Mapping[str, Ceilings]) -> float | None:
@@ -41,13 +40,14 @@ def share_of_ceiling(result: Result, ceilings: Mapping[str, Ceilings]) -> float 
     the matrix rate if the least work takes longer by it.
     """
     bound = peak_bound(result, ceilings)
-    return None if bound is None or result.measurement is None else bound.time_ns / result.measurement.median_ns
+    time = _cold(result.measurement) if result.measurement else None
+    return bound.time_ns / time if bound and time else None
 
 
 def peak_bound(result: Result, ceilings: Mapping[str, Ceilings]) -> PeakBound | None:
     """Least time of a measured result at the achieved peaks of its device in the same run."""
     reached = ceilings.get(result.trial.device)
-    if reached is None or result.measurement is None or not result.measurement.samples_ns:
+    if reached is None or result.measurement is None or not _cold(result.measurement):
         return None
     return bound_of(reached, result.bytes, result.flops, result.trial.case.dtype, result.extra)
 
@@ -290,7 +290,8 @@ class Row:
 
 
 def _cold(measured: Measurement) -> float | None:
-    return measured.median_ns if measured.samples_ns else None
+    """Median time; None without samples, and for one of 0, which no rate or ratio can be made of."""
+    return (measured.median_ns or None) if measured.samples_ns else None
 
 
 def _hot(measured: Measurement) -> float | None:

@@ -6,14 +6,21 @@ import csv
 import io
 import json
 import math
+from dataclasses import replace
 
+import numpy as np
+import pytest
 from fastapi.testclient import TestClient
 
+from opgauge.harness.errors import NothingError
 from opgauge.harness.report.export import as_csv, as_json, records, whole_run
+from opgauge.harness.report.history import find_series
+from opgauge.harness.result.result import Environment
 from opgauge.harness.result.submission import read_submission
 from opgauge.harness.store import Store
 from opgauge.web.table import written
-from tests.web.reading_pages import reader_of
+from tests.web.dataset import ceilings, results
+from tests.web.reading_pages import PLAIN, reader_of
 
 
 def cells_of(table: str) -> list[list[str | float]]:
@@ -60,3 +67,25 @@ def test_an_exported_run_is_what_the_store_gives(client: TestClient) -> None:
             exported = client.get(f"/runs/{info.id}/export.json").json()
             assert exported == json.loads(as_json(whole_run(run, results, store.ceilings(info.id))))
             assert len(read_submission(exported).results) == len(results)
+
+
+def test_a_median_of_0_has_no_rate(empty_copy: TestClient) -> None:
+    """A clock may see nothing: pages, tables, exports and the history of such a run have a dash, or nothing."""
+    reader = reader_of(empty_copy)
+    with Store.open(str(reader.engine.url)) as store:
+        name = store.begin_run(Environment({"cuda:0.model": "NVIDIA H200"}, {"commit": "1" * 40}))
+        for result in results(0, np.random.default_rng(0)):
+            if result.measurement is not None:
+                measurement = replace(result.measurement, samples_ns=(0.0,) * 5)
+                store.add_result(name, replace(result, measurement=measurement))
+        for peaks in ceilings():
+            store.add_ceilings(name, peaks)
+        store.finish_run(name)
+        (info,) = reader.runs()
+        found = as_csv(records(store.find_run(name), store.results(name), reader.ceilings(info)))
+        assert cells_of(empty_copy.get(f"/runs/{name}/export.csv").text) == cells_of(found)
+        with pytest.raises(NothingError):
+            find_series(store.engine, "rows-64")
+    cases = [f"/cases/{case_id}" for case_id in reader.recent().cases]
+    for address in (*PLAIN, *cases, f"/runs/{name}", "/ops/p_norm", "/devices?op=lerp"):
+        assert empty_copy.get(address).status_code == 200, address
