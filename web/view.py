@@ -107,7 +107,7 @@ def render(name: str, request: Request, **values: Any) -> str:
 
 def below(root: str, body: str) -> str:
     """A page whose links lead below `root`: of a proxy's path, or of a project. Templates link to absolute paths."""
-    return _LINK.sub(rf'\1="{root}/', body) if root else body
+    return _LINK.sub(rf"\g<0>{root.strip('/')}/", body) if root else body
 
 
 def commits_of(request: Request) -> CommitBook:

@@ -16,6 +16,7 @@ from opgauge.harness.store import Store
 from opgauge.harness.store.bulk import add_run
 from opgauge.web.app import create_app
 from tests.databases import database
+from tests.web.reading_pages import PLAIN
 from tests.web.submissions import a_run
 
 LINK = re.compile(r'(?:href|src|action)="([^"]*)"')
@@ -79,3 +80,14 @@ def test_links_lead_below_a_root_path(filled: str) -> None:
         assert client.get(asset[1]).status_code == 200
         feed = client.get("/regressions.atom").text
         assert "<id>http://testserver/tools/opgauge/regressions.atom</id>" in feed
+
+
+def test_pages_below_a_root_path_differ_in_addresses_only(filled: str) -> None:
+    """Every element and attribute is that of the page at the root: browsers read no links from others."""
+    with (
+        TestClient(create_app(Settings(database=filled))) as client,
+        TestClient(create_app(Settings(database=filled)), root_path="/tools/opgauge") as below,
+    ):
+        for page in PLAIN:
+            moved = re.sub("([\"'])/tools/opgauge/", r"\1/", below.get(page).text)
+            assert moved.replace("/tools/opgauge/", "/") == client.get(page).text, page
