@@ -149,6 +149,8 @@ def fill(store: Store, runs: int = RUNS) -> list[str]:
     for number in range(runs):
         commit = f"{min(number, runs - 2) + 1:02x}" * 20
         soft = {"commit": commit, "host": "gpu-7", "branch": "main", "python": "3.11", "note": HOSTILE}
+        # a word wider than a phone
+        soft |= {"commit_author": "Zoë", "commit_subject": f"Mend {'deep_' * 20}name"}
         when = START + timedelta(days=number)
         run = Submission(
             id=str(uuid4()),

@@ -182,15 +182,15 @@
     }
   });
   // Search box: "/" focuses it, arrows move over the hits, Enter follows one, Escape leaves.
-  const find = document.getElementById("find");
-  const box = find && find.closest("form");
-
   function isTyping(target) {
     return target.isContentEditable || /^(INPUT|TEXTAREA|SELECT)$/.test(target.tagName);
   }
 
   document.addEventListener("keydown", (event) => {
+    // looked up each time: going back replaces the body
+    const find = document.getElementById("find");
     if (!find || event.ctrlKey || event.metaKey || event.altKey) return;
+    const box = find.closest("form");
     if (event.key === "/" && !isTyping(event.target)) {
       event.preventDefault();
       find.focus();

@@ -179,6 +179,9 @@ def test_filters_change_table_and_address_without_reloading(browser: Browser, si
         assert page.locator("main").count() == 1
         page.go_back()
         expect(page.locator("tbody tr")).to_have_count(4)
+        # the page that came back is another document body
+        page.keyboard.press("/")
+        expect(page.locator("#find")).to_be_focused()
 
 
 def test_filters_work_without_scripts(browser: Browser, site: Site) -> None:
