@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from math import exp, log
 from statistics import fmean, median
 
@@ -151,9 +152,18 @@ def devices_of(rows: Iterable[CaseLevels]) -> list[DeviceInfo]:
 
 
 def first_device(rows: Iterable[CaseLevels]) -> str:
-    """The slug of a GPU rather than of a CPU: times of both in one figure say little. Empty for no rows."""
-    devices = devices_of(rows)
-    return min(devices, key=lambda one: (one.name == "cpu", one.name)).slug if devices else ""
+    """The slug of the GPU with the most rows, or else of a CPU: times of both in one figure say little.
+
+    Of several with equally many the one with the newest run; empty for no rows.
+    """
+    found: dict[DeviceInfo, list[CaseLevels]] = {}
+    for row in rows:
+        found.setdefault(row.device, []).append(row)
+
+    def rank(one: DeviceInfo) -> tuple[bool, int, datetime, str]:
+        return one.name != "cpu", len(found[one]), max(row.run.started for row in found[one]), one.slug
+
+    return max(found, key=rank).slug if found else ""
 
 
 def runs_of(rows: Iterable[CaseLevels]) -> list[RunInfo]:

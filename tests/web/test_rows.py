@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import re
+from dataclasses import replace
+
 import pytest
 from fastapi.testclient import TestClient
 
@@ -46,3 +49,20 @@ def test_the_share_of_the_bound_is_by_reads_and_writes(
     (info,) = (one for one in reader.runs() if one.id == run)
     (row,) = rows_of(reader, info)
     assert row.share() == pytest.approx(share)
+
+
+@pytest.mark.parametrize("most", ["NVIDIA A", "NVIDIA B", "NVIDIA C"])
+def test_pages_begin_with_the_gpu_that_has_most_of_the_data(empty_copy: TestClient, most: str) -> None:
+    """Not with a GPU that measured one case once, whatever its name, nor with a CPU that measured more."""
+    store = store_of(empty_copy)
+    one, two = result("scale", (64,), 0.5), result("sign", (64,), 0.5)
+    for model in ("NVIDIA A", "NVIDIA B", "NVIDIA C", "", most):
+        run = store.begin_run(Environment({"cuda:0.model": model, "cpu.model": "a CPU"}, {"commit": "1" * 40}))
+        for found in (one, two) if model == most else (one,):
+            store.add_result(run, found)
+            store.add_result(run, replace(found, trial=replace(found.trial, backend="cpu", device="cpu")))
+        store.finish_run(run)
+    case = one.trial.case.id
+    for address in (f"/cases/{case}", "/ops/scale", "/coverage", "/devices"):
+        body = empty_copy.get(address).text
+        assert re.search(rf'<option value="cuda0-[0-9a-f]{{6}}" selected>{most} ', body), address

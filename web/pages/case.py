@@ -110,8 +110,10 @@ def _values(reader: Reader, case_id: str, device: str, run: str, last: int, of: 
 
 
 def _first_place(places: Mapping[str, tuple[DeviceInfo, list[RunInfo]]]) -> tuple[DeviceInfo, list[RunInfo]]:
-    """A GPU rather than a CPU."""
-    return min(places.values(), key=lambda place: (place[0].name == "cpu", place[0].name, place[0].slug))
+    """The GPU with the most runs, or else a CPU."""
+    return min(
+        places.values(), key=lambda place: (place[0].name == "cpu", -len(place[1]), place[0].name, place[0].slug)
+    )
 
 
 def thinned(runs: Sequence[RunInfo], most: int) -> list[RunInfo]:
