@@ -221,7 +221,7 @@ class Attempt:
                 array = self.buffers.out.get(name)
             elif not is_array(array):
                 kind = type(array).__name__
-                reason = f"returned a {kind} for {name}: no array of NumPy, CuPy, torch, JAX or Numba; convert it before"
+                reason = f"returned a {kind} for {name}: convert it to an array of NumPy, CuPy, torch, JAX or Numba"
                 raise WrongError(reason)
             elif spec.view_of is not None and spec.size and _address(array) != _address(inputs[spec.view_of]):
                 reason = f"{name} should be a view of {spec.view_of} and is a copy"

@@ -110,7 +110,7 @@ def test_mistakes_end_with_two(tree: TinyTree, tmp_path: Path) -> None:
 
 
 def test_a_tree_that_cannot_be_asked_is_reported(tree: TinyTree) -> None:
-    """Where ops cannot be imported, or lack what is asked of them, nothing is guessed: 5 for the base, 3 for the head, and why."""
+    """Where ops cannot be imported, or lack what is asked of them: 5 for the base, 3 for the head, and why."""
     before = tree.git("rev-parse", "HEAD")
     try:
         tree.write("ops/tiny/__init__.py", "import nowhere\n")
