@@ -39,24 +39,40 @@ class SteadyParts:
         return cls(logs, parts)
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class SteadySeries:
+    """Parts of all recent series. places: of their runs by number. nothing: parts of a series without runs."""
+
+    places: Mapping[int, int]
+    parts: Mapping[SeriesKey, SteadyParts]
+    nothing: SteadyParts
+
+
+def known_steady(reader: Reader) -> SteadySeries:
+    """Parts of all recent series, computed once for each state of the data."""
+
+    def make() -> SteadySeries:
+        recent = reader.recent()
+        places = {run.key: place for place, run in enumerate(recent.runs)}
+        parts = {key: SteadyParts.of(levels, places) for key, levels in recent.series.items()}
+        return SteadySeries(places, parts, SteadyParts.of((), places))
+
+    return reader.cache.get("steady series", make)
+
+
 def series_half_widths(reader: Reader, keys: Sequence[SeriesKey], left_out: Sequence[int]) -> list[float]:
     """Half width of the log ratio of two runs that a series explains by itself, without the runs `left_out`.
 
     Those are the compared ones: the change between them is in question. Change points are those of the whole series,
     as finding them takes longer than all else.
     """
-    recent = reader.recent()
-    places = reader.cache.get("places of runs", lambda: {run.key: place for place, run in enumerate(recent.runs)})
-    outside = tuple(sorted(places[key] for key in set(left_out) if key in places))
+    steady = known_steady(reader)
+    outside = tuple(sorted(steady.places[key] for key in set(left_out) if key in steady.places))
     known: dict[SeriesKey, float] = reader.cache.get(("half widths", outside), dict)
     missing = [key for key in dict.fromkeys(keys) if key not in known]
     if missing:
-        steady: dict[SeriesKey, SteadyParts] = reader.cache.get("steady parts", dict)
-        for key in missing:
-            if key not in steady:
-                steady[key] = SteadyParts.of(recent.series.get(key, ()), places)
-        found = half_widths(*longest_parts([steady[key] for key in missing], outside))
-        known.update(zip(missing, found.tolist(), strict=True))
+        series = [steady.parts.get(key, steady.nothing) for key in missing]
+        known.update(zip(missing, half_widths(*longest_parts(series, outside)).tolist(), strict=True))
     return [known[key] for key in keys]
 
 

@@ -20,6 +20,7 @@ from opgauge.web.pages import (
 )
 from opgauge.web.reader import Reader
 from opgauge.web.regression import known_regressions
+from opgauge.web.steady import known_steady
 from opgauge.web.view import compile_all
 
 router = APIRouter(include_in_schema=False)
@@ -35,5 +36,6 @@ def warm(reader: Reader) -> None:
     reader.places(())
     timeline(reader)
     known_regressions(reader)
+    known_steady(reader)
     overview.known_standings(reader)
     trust.known_noise(reader)
