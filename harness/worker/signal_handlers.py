@@ -10,10 +10,13 @@ from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 ACTION_BYTES, ADDRESS_BYTES = 256, ctypes.sizeof(ctypes.c_void_p)
 """Bytes that hold the C library's `struct sigaction`, and of the address with which it begins."""
+COMPILERS = frozenset(("triton", "torch", "llvmlite", "numba", "jaxlib", "cupy", "nvidia", "tensorflow"))
+"""Packages with compilers whose libraries may handle signals."""
 
 
 @dataclass(frozen=True)
@@ -36,6 +39,25 @@ def signal_handlers() -> dict[int, Handler]:
         action = _action(number)
         found[int(number)] = Handler(signal.getsignal(number), action[:ADDRESS_BYTES], action)
     return found
+
+
+def changed_handlers(old: Mapping[int, Handler], new: Mapping[int, Handler]) -> str:
+    """Text about changes, except the system's handlers by code of compilers: LLVM, as of Triton, has some."""
+    changed = [one for number, one in new.items() if one != old[number]]
+    if all(one.function == old[number].function for number, one in new.items()):
+        changed = [one for one in changed if not COMPILERS & set(_file_of(one.address).parts)]
+    return "changed signal handlers" if changed else ""
+
+
+def _file_of(address: bytes) -> Path:
+    """The file that a function's code was loaded from; empty for code that was made in memory."""
+    place = int.from_bytes(address, sys.byteorder)
+    with suppress(OSError):
+        for line in Path("/proc/self/maps").read_text(encoding="utf-8", errors="replace").splitlines():
+            first, last = (int(part, 16) for part in line.partition(" ")[0].split("-"))
+            if first <= place < last:
+                return Path(*line.split(maxsplit=5)[5:])
+    return Path()
 
 
 def put_back_handlers(old: Mapping[int, Handler]) -> None:

@@ -41,7 +41,7 @@ from opgauge.harness.worker.loaded_code import (
     hooks,
 )
 from opgauge.harness.worker.process_settings import changed_settings, put_back_settings, settings
-from opgauge.harness.worker.signal_handlers import Handler, put_back_handlers, signal_handlers
+from opgauge.harness.worker.signal_handlers import Handler, changed_handlers, put_back_handlers, signal_handlers
 
 TINY, SMALLEST = 2.0**-1022, 2.0**-1074
 """Smallest normal and subnormal numbers: with flush-to-zero their halves and sums are 0."""
@@ -258,7 +258,7 @@ _DOUBTFUL = ("blas_threads",)
 """Changes after which the process is replaced even if they were undone."""
 _REPAIRS: dict[str, tuple[_Text, Callable[[Any], Any] | None]] = {
     "affinity": ("changed the CPUs that the process may run on", lambda old: os.sched_setaffinity(0, old)),
-    "handlers": ("changed signal handlers", put_back_handlers),
+    "handlers": (changed_handlers, put_back_handlers),
     "environment": (_changed_environment, _put_back_environment),
     "folder": ("changed the working directory", os.chdir),
     "descriptors": (

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import builtins
+import ctypes
 import json
 import os
+import signal
 import sys
 import types
 from contextlib import suppress
@@ -13,6 +15,7 @@ from functools import partial
 import pytest
 
 from opgauge.harness.errors import TreeError
+from opgauge.harness.worker import signal_handlers
 from opgauge.harness.worker.loaded_code import keeping_code
 from opgauge.harness.worker.state import observe, restore
 
@@ -73,3 +76,19 @@ def test_folders_may_be_added_to_the_import_path(monkeypatch: pytest.MonkeyPatch
     assert not restore(before).text
     del sys.path[0]
     assert "the import path" in restore(before).text
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="the C library's handlers are read on Linux only")
+def test_handlers_of_compilers_in_c_are_put_back_in_silence(monkeypatch: pytest.MonkeyPatch) -> None:
+    """LLVM handles signals once Triton has compiled a kernel; a handler in other code is told."""
+    library, before = ctypes.CDLL(None), observe()
+    library.signal.argtypes = [ctypes.c_int, ctypes.c_void_p]
+    library.signal(signal.SIGUSR2, ctypes.cast(library.getpid, ctypes.c_void_p))
+    file = signal_handlers._file_of(signal_handlers.signal_handlers()[signal.SIGUSR2].address)
+    assert "libc" in file.name
+    assert "signal handlers" in restore(before).text
+    assert observe().handlers == before.handlers
+    library.signal(signal.SIGUSR2, ctypes.cast(library.getpid, ctypes.c_void_p))
+    monkeypatch.setattr(signal_handlers, "COMPILERS", frozenset({file.parts[-1]}))
+    assert not restore(before).text
+    assert observe().handlers == before.handlers
