@@ -6,10 +6,14 @@ import typer
 
 
 def version_text() -> str:
-    """Name and version of the installed package."""
+    """Name and version of the installed package; a checkout on the import path has none."""
+    from importlib.metadata import PackageNotFoundError
     from importlib.metadata import version as installed
 
-    return f"opgauge {installed('opgauge')}"
+    try:
+        return f"opgauge {installed('opgauge')}"
+    except PackageNotFoundError:
+        return "opgauge, not installed"
 
 
 def version() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 from datetime import UTC, datetime
-from importlib.metadata import version
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from opgauge.harness.case.case import Case
+from opgauge.harness.cli.version import version_text
 from opgauge.harness.result.record_json import from_json, to_json
 from opgauge.harness.result.result import Environment
 from opgauge.harness.run import environment
@@ -236,3 +237,13 @@ def test_the_branch_is_named_by_the_variable_by_git_or_by_ci(tmp_path: Path, mon
     assert revision(tmp_path).branch == "trunk"
     monkeypatch.setenv("OPGAUGE_BRANCH", "named")
     assert revision(tmp_path).branch == "named"
+
+
+def test_a_checkout_without_installation_has_no_version(monkeypatch: pytest.MonkeyPatch) -> None:
+    """`opgauge version` says so, where Python's own function raises."""
+
+    def missing(name: str) -> str:
+        raise PackageNotFoundError(name)
+
+    monkeypatch.setattr("importlib.metadata.version", missing)
+    assert version_text() == "opgauge, not installed"
