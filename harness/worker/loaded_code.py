@@ -21,6 +21,8 @@ from opgauge.harness.errors import TreeError
 
 CLOCKS = ("perf_counter", "perf_counter_ns", "process_time", "process_time_ns", "monotonic", "monotonic_ns", "time")
 """Functions of `time` that measure."""
+SCALARS = (np.generic, bool, int, float, complex, str)
+"""Scalar types, whose names in NumPy old code replaces."""
 HARNESS = "opgauge.harness."
 """Start of the names of the harness's modules."""
 
@@ -84,8 +86,11 @@ def code() -> dict[str, Any]:
     found: dict[str, Any] = {f"time.{name}": id(getattr(time, name)) for name in CLOCKS}
     found |= {f"gc.{name}": id(getattr(gc, name)) for name in ("collect", "disable", "enable")}
     for module in (builtins, np, np.linalg, np.random):
-        functions = [(name, value) for name, value in list(vars(module).items()) if callable(value)]
-        found |= {f"{module.__name__}.{name}": id(value) for name, value in functions}
+        for name, value in list(vars(module).items()):
+            # old code sets np.bool to bool: no check uses NumPy's scalar types by name
+            is_scalar = module is np and isinstance(value, type) and issubclass(value, SCALARS)
+            if callable(value) and not is_scalar:
+                found[f"{module.__name__}.{name}"] = id(value)
     device = sys.modules.get("cupy.cuda")
     if device is not None:
         found |= {

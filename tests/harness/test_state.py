@@ -12,6 +12,7 @@ import types
 from contextlib import suppress
 from functools import partial
 
+import numpy as np
 import pytest
 
 from opgauge.harness.errors import TreeError
@@ -66,6 +67,12 @@ def test_imports_that_replace_functions_are_refused(name: str, monkeypatch: pyte
     """They could replace the clock before the harness has loaded it."""
     with pytest.raises(TreeError, match=f"importing its ops replaced builtins.{name}"), keeping_code():
         monkeypatch.setattr(builtins, name, partial(getattr(builtins, name)))
+
+
+def test_scalar_types_of_numpy_may_be_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Code for old versions of NumPy sets `np.bool = bool`, which times and judges nothing."""
+    with keeping_code():
+        monkeypatch.setattr(np, "bool", bool, raising=False)
 
 
 def test_folders_may_be_added_to_the_import_path(monkeypatch: pytest.MonkeyPatch) -> None:
