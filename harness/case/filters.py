@@ -33,12 +33,12 @@ def matches(pattern: str, name: str, *, anywhere: bool = False) -> bool:
     return matches_text(f"*{pattern}*" if anywhere else pattern, name)
 
 
-def matches_case(pattern: str, path: str, case_id: str) -> bool:
+def matches_case(pattern: str, path: str, case_id: str, *, sweeps: bool = False) -> bool:
     """Whether a filter for cases selects the one with that path, `op/name`, and id.
 
     A filter is an op, `op/name`, or the 16 digits of an id; `*` matches any text and `?` one character. Brackets are
-    literal, because names contain them; without its brackets a name selects every case of its sweep. `/…/` is a
-    regular expression for `op/name`.
+    literal, because names contain them. `/…/` is a regular expression for `op/name`.
+    sweeps: a name without its brackets selects every case of its sweep; a waiver does not.
     """
     if pattern == case_id:
         return True
@@ -46,12 +46,13 @@ def matches_case(pattern: str, path: str, case_id: str) -> bool:
         return matches(pattern, path)
     if "/" not in pattern:
         return matches_text(f"{pattern}/*", path)
-    return matches_text(pattern, path) or (path.endswith("]") and matches_text(pattern, path.partition("[")[0]))
+    is_swept = sweeps and path.endswith("]") and matches_text(pattern, path.partition("[")[0])
+    return is_swept or matches_text(pattern, path)
 
 
 def matches_any_case(patterns: Sequence[str] | None, path: str, case_id: str) -> bool:
     """Whether any filter for cases selects the one with that path and id; no filters select everything."""
-    return not patterns or any(matches_case(pattern, path, case_id) for pattern in patterns)
+    return not patterns or any(matches_case(pattern, path, case_id, sweeps=True) for pattern in patterns)
 
 
 def matches_any(patterns: Sequence[str] | None, names: Iterable[str], *, anywhere: bool = False) -> bool:
@@ -86,7 +87,7 @@ def require_cases(patterns: Sequence[str] | None, cases: Iterable[tuple[str, str
     mistakes = [
         f"--case {pattern} matches nothing{did_you_mean(pattern, names)}"
         for pattern in patterns or ()
-        if not any(matches_case(pattern, *case) for case in listed)
+        if not any(matches_case(pattern, *case, sweeps=True) for case in listed)
     ]
     if mistakes:
         raise FilterError("\n".join(mistakes))

@@ -8,4 +8,4 @@ import pytest
 @pytest.fixture
 def busy_process(monkeypatch: pytest.MonkeyPatch) -> None:
     """For a `Bench` in this process, in which threads of other tests may work: they are not its kernel's."""
-    monkeypatch.setattr("opgauge.harness.worker.single_calls.check_idle", lambda audit, attempt: None)
+    monkeypatch.setattr("opgauge.harness.worker.bench.check_idle", lambda audit, attempt: None)
