@@ -117,7 +117,6 @@ class Attempt:
     def _bind(self, buffers: Buffers) -> Bound:
         """The kernel bound to views of buffers: it may change shape and flags of its arrays."""
         kernel, backend = self.kernel, self.kernel.key.backend
-        inputs, out = ({name: array.view() for name, array in one.items()} for one in (buffers.inputs, buffers.out))
         workspace = None
         if kernel.workspace is not None:
             workspace = empty_bytes(kernel.workspace(self.case.resolved, self.case.params), backend)
@@ -126,6 +125,8 @@ class Attempt:
             self._tensors = MovableTensors(buffers)
             inputs, out = self._tensors.inputs, self._tensors.out
             workspace = None if workspace is None else to_torch(workspace)
+        else:
+            inputs, out = ({name: array.view() for name, array in one.items()} for one in (buffers.inputs, buffers.out))
         with _blamed_on_kernel():
             return kernel.bind(inputs, self.case.params, out, workspace)
 

@@ -47,7 +47,8 @@ def put_back_settings(old: Mapping[str, Any]) -> None:
 
 
 @cache
-def _library() -> Any:
+def c_library() -> Any:
+    """The C library; None on other systems than Linux."""
     return ctypes.CDLL(None) if sys.platform == "linux" else None
 
 
@@ -59,7 +60,7 @@ def _file_mode_mask() -> int:
 
 def _control(option: int, value: int = 0) -> int:
     """Value of an option of prctl; -1 where the system has none."""
-    library = _library()
+    library = c_library()
     return -1 if library is None else int(library.prctl(option, ctypes.c_ulong(value), 0, 0, 0))
 
 

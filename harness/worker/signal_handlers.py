@@ -9,9 +9,10 @@ import sys
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
-from functools import cache
 from pathlib import Path
 from typing import Any
+
+from opgauge.harness.worker.process_settings import c_library
 
 ACTION_BYTES, ADDRESS_BYTES = 256, ctypes.sizeof(ctypes.c_void_p)
 """Bytes that hold the C library's `struct sigaction`, and of the address with which it begins."""
@@ -69,16 +70,11 @@ def put_back_handlers(old: Mapping[int, Handler]) -> None:
     faulthandler.enable()
     for number, handler in old.items():
         if handler.action:
-            _library().sigaction(number, handler.action, None)
+            c_library().sigaction(number, handler.action, None)
 
 
 def _action(number: int) -> bytes:
     """The system's action for a signal."""
     action = ctypes.create_string_buffer(ACTION_BYTES)
-    library = _library()
+    library = c_library()
     return action.raw if library is not None and library.sigaction(int(number), None, action) == 0 else b""
-
-
-@cache
-def _library() -> Any:
-    return ctypes.CDLL(None) if sys.platform == "linux" else None
