@@ -43,11 +43,22 @@ def signal_handlers() -> dict[int, Handler]:
 
 
 def changed_handlers(old: Mapping[int, Handler], new: Mapping[int, Handler]) -> str:
-    """Text about changes, except the system's handlers by code of compilers: LLVM, as of Triton, has some."""
-    changed = [one for number, one in new.items() if one != old[number]]
+    """Text about changes, except the system's handlers by code of compilers or of Python.
+
+    LLVM has some, which Triton loads, and `readline` one, which debuggers import.
+    """
+    changed = [number for number, one in new.items() if one != old[number]]
     if all(one.function == old[number].function for number, one in new.items()):
-        changed = [one for one in changed if not COMPILERS & set(_file_of(one.address).parts)]
-    return "changed signal handlers" if changed else ""
+        changed = [number for number in changed if not _is_known(_file_of(new[number].address))]
+    names = {int(one): one.name for one in signal.Signals}
+    listed = ", ".join(names.get(number, str(number)) for number in changed)
+    return f"changed signal handlers: {listed}" if changed else ""
+
+
+def _is_known(file: Path) -> bool:
+    """Whether a file is a compiler's or Python's: the interpreter, its library, or a module of the standard library."""
+    python = file == Path(sys.executable).resolve() or file.name.startswith("libpython")
+    return python or file.parent.name == "lib-dynload" or bool(COMPILERS & set(file.parts))
 
 
 def _file_of(address: bytes) -> Path:

@@ -7,6 +7,7 @@ import ctypes
 import json
 import os
 import signal
+import subprocess
 import sys
 import types
 from contextlib import suppress
@@ -93,9 +94,22 @@ def test_handlers_of_compilers_in_c_are_put_back_in_silence(monkeypatch: pytest.
     library.signal(signal.SIGUSR2, ctypes.cast(library.getpid, ctypes.c_void_p))
     file = signal_handlers._file_of(signal_handlers.signal_handlers()[signal.SIGUSR2].address)
     assert "libc" in file.name
-    assert "signal handlers" in restore(before).text
+    assert "signal handlers: SIGUSR2" in restore(before).text
     assert observe().handlers == before.handlers
     library.signal(signal.SIGUSR2, ctypes.cast(library.getpid, ctypes.c_void_p))
     monkeypatch.setattr(signal_handlers, "COMPILERS", frozenset({file.parts[-1]}))
     assert not restore(before).text
     assert observe().handlers == before.handlers
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="the C library's handlers are read on Linux only")
+def test_handlers_of_python_in_c_are_put_back_in_silence() -> None:
+    """Debuggers, and CUDA's library for Python, import `readline`, which handles a signal in C."""
+    code = (
+        "from opgauge.harness.worker.signal_handlers import changed_handlers, signal_handlers\n"
+        "old = signal_handlers()\n"
+        "import readline\n"
+        "print(old != signal_handlers(), repr(changed_handlers(old, signal_handlers())))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["True", "''"]
