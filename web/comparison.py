@@ -184,19 +184,18 @@ def _compare_single(
 def _compared(pair: _Pair, found: Comparison, ratio: float | None, half: float | None, model: str) -> Compared:
     """The comparison of a pair; judged by the spread of its series where that has a `half` width."""
     (_, implementation, device), base, head = pair
-    verdict, reason = found.verdict, found.reason.value
+    verdict, reason = found.verdict, found.reason
     if half is not None:
         change = log(ratio or 1.0)
         verdict = Verdict.SLOWER if change > half else Verdict.FASTER if change < -half else Verdict.UNDECIDED
-        reason = reason if verdict is Verdict.UNDECIDED else "beyond the variation between runs"
     return Compared(
         _known(pair).case,
         implementation,
         device,
-        (verdict or found.kind).value,
+        str(verdict or found.kind),
         found.kind,
         verdict,
-        reason,
+        str(reason) if half is None or verdict is Verdict.UNDECIDED else "beyond the variation between runs",
         found.pairs,
         ratio,
         found.detectable_change,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Sequence
 from statistics import median
 from typing import NamedTuple
 
@@ -13,6 +13,7 @@ from opgauge.harness.store.run_queries import RunInfo
 
 GRAVE = (Status.WRONG, Status.ERROR, Status.TIMEOUT, Status.OUT_OF_MEMORY)
 """Statuses of a failed trial."""
+_OK = str(Status.OK)
 
 
 class Level(NamedTuple):
@@ -34,16 +35,16 @@ SeriesKey = tuple[str, str, str]
 """Case id, implementation, slug of the device."""
 
 
-def level_of(run: RunInfo, points: Iterable[StoredPoint | Past | PastTime]) -> Level:
+def level_of(run: RunInfo, points: Sequence[StoredPoint | Past | PastTime]) -> Level:
     """The processes of one trial as one level."""
-    found = list(points)
-    if len(found) == 1 and found[0].status == Status.OK:
-        time = found[0].median_ns or None
-        return Level(run, found[0].status, time, time, time, 1)
-    bad = [one.status for one in found if one.status in GRAVE]
-    status = bad[0] if bad else found[0].status
-    by_block = tuple((one.block, one.median_ns) for one in found if one.median_ns and one.status == Status.OK)
+    first = points[0]
+    if len(points) == 1 and first.status == _OK:
+        time = first.median_ns or None
+        return Level(run, first.status, time, time, time, 1)
+    bad = [one.status for one in points if one.status in GRAVE]
+    status = bad[0] if bad else first.status
+    by_block = tuple((one.block, one.median_ns) for one in points if one.median_ns and one.status == _OK)
     if not by_block or bad:
-        return Level(run, status, None, None, None, len(found))
+        return Level(run, status, None, None, None, len(points))
     times = [time for _, time in by_block]
     return Level(run, status, median(times), min(times), max(times), len(times), by_block)

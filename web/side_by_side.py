@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
+from typing import NamedTuple
 
 from opgauge.harness.store.queries import CaseInfo
 from opgauge.harness.store.run_queries import RunInfo
@@ -14,11 +14,10 @@ MOST_HEADS = 8
 """Runs beside the base; more do not fit a screen."""
 
 
-@dataclass(frozen=True, slots=True)
-class SideBySide:
+class SideBySide(NamedTuple):
     """A case by one implementation on one device. cells: its comparison in each run, None where it is on no side.
 
-    words: verdicts and kinds of the cells.
+    words: verdicts and kinds of the cells. largest: ratio of the cells, 0 where the base or all runs have no time.
     """
 
     case: CaseInfo
@@ -27,11 +26,7 @@ class SideBySide:
     base_ns: float | None
     cells: tuple[Compared | None, ...]
     words: frozenset[str]
-
-    @property
-    def has_ratio(self) -> bool:
-        """Whether the base and at least one run have a time."""
-        return any(cell is not None and cell.ratio for cell in self.cells)
+    largest: float
 
 
 def side_by_side(reader: Reader, base: RunInfo, heads: Sequence[RunInfo]) -> list[SideBySide]:
@@ -40,24 +35,22 @@ def side_by_side(reader: Reader, base: RunInfo, heads: Sequence[RunInfo]) -> lis
     for place, head in enumerate(heads):
         for one in compare_runs(reader, base, head):
             key = (one.case.case_id, one.implementation, one.device)
-            found.setdefault(key, [None] * len(heads))[place] = one
-    return sorted((_row(cells) for cells in found.values()), key=_order)
+            cells = found.get(key)
+            if cells is None:
+                cells = found[key] = [None] * len(heads)
+            cells[place] = one
+    return sorted(map(_row, found.values()), key=_order)
 
 
-def _row(cells: Iterable[Compared | None]) -> SideBySide:
-    listed = tuple(cells)
-    known = [cell for cell in listed if cell is not None]
+def _row(cells: Sequence[Compared | None]) -> SideBySide:
+    known = [cell for cell in cells if cell is not None]
     first = known[0]
-    return SideBySide(
-        first.case,
-        first.implementation,
-        first.device,
-        next((cell.base_ns for cell in known if cell.base_ns), None),
-        listed,
-        frozenset([cell.word for cell in known]),
-    )
+    times = [cell.base_ns for cell in known if cell.base_ns]
+    words = frozenset([cell.word for cell in known])
+    largest = max([cell.ratio or 0.0 for cell in known])
+    base_ns = times[0] if times else None
+    return SideBySide(first.case, first.implementation, first.device, base_ns, tuple(cells), words, largest)
 
 
 def _order(row: SideBySide) -> tuple[bool, float, str]:
-    largest = max((cell.ratio or 0.0 for cell in row.cells if cell is not None), default=0.0)
-    return "broken" not in row.words, -largest, row.case.name
+    return "broken" not in row.words, -row.largest, row.case.name

@@ -203,20 +203,21 @@ def _fit_trends(series: Sequence[_Calm]) -> list[_Fit]:
 
 def _levels(calm: _Calm, trend: Floats, bounds: list[int], degree: int) -> _Fit:
     """Levels above a trend of a degree; the cost is the likelihood of the noise plus the prices."""
+    from opgauge.harness.judge.jit_levels import squares_of_levels
+
     flat = calm.values - trend
-    about, sizes = flat - flat.mean(), np.diff(bounds)
-    of_levels = np.add.reduceat(about, bounds[:-1]) ** 2 / sizes
-    squares = float((about**2).sum() - of_levels.sum()) * (1 - calm.correlation) ** 2
+    squares = squares_of_levels(flat, np.array(bounds)) * (1 - calm.correlation) ** 2
     misfit = flat.size * math.log(max(squares / flat.size, _SPREAD_FLOOR**2))
     # each replaced excursion costs as much as a level, for it improves the fit
-    extras = sizes.size + calm.bursts + TREND_PRICE * degree + CORRELATION_PRICE * bool(calm.correlation)
+    extras = len(bounds) - 1 + calm.bursts + TREND_PRICE * degree + CORRELATION_PRICE * bool(calm.correlation)
     return _Fit(bounds, flat, trend, calm.correlation, misfit + PRICE * math.log(flat.size) * extras)
 
 
 def _without_spikes(logs: Floats, deviation: float) -> Floats:
     """The logs, with isolated spikes moved to the edge of the band around their neighbours."""
-    around = np.lib.stride_tricks.sliding_window_view(np.pad(logs, 2, mode="reflect"), 5)
-    middle = np.median(around, axis=1)
+    from opgauge.harness.judge.jit_levels import median_of_five
+
+    middle = median_of_five(logs)
     return np.clip(logs, middle - SPIKE * deviation, middle + SPIKE * deviation)
 
 
@@ -244,13 +245,10 @@ def _find_burst(logs: Floats, bounds: Sequence[int]) -> tuple[int, int, float] |
 
 def _polynomial(logs: Floats, bounds: Sequence[int], degree: int) -> Floats:
     """The trend of a degree, zero at first, that fits the logs best together with levels at these bounds."""
-    powers, sizes = _powers(logs.size, degree), np.diff(bounds)
-    both = np.vstack((powers, logs))
-    # within levels: what is left of the powers explains what is left of the logs
-    both -= np.repeat(np.add.reduceat(both, bounds[:-1], axis=1) / sizes, sizes, axis=1)
-    left, rest = both[:-1], both[-1]
-    trend = np.linalg.lstsq(left @ left.T, left @ rest, rcond=None)[0] @ powers
-    return np.asarray(trend - trend[0])
+    from opgauge.harness.judge.jit_levels import fit_trend
+
+    found: Floats = fit_trend(logs, np.array(bounds), _powers(logs.size, degree))
+    return found
 
 
 @lru_cache(maxsize=64)

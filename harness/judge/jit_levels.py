@@ -1,4 +1,4 @@
-"""Numba kernel of change points: the cheapest levels of a series, without the interpreter's lock."""
+"""Numba kernels of change points: the cheapest levels of a series, and a trend, without the interpreter's lock."""
 
 from __future__ import annotations
 
@@ -9,6 +9,8 @@ from numba import njit
 
 BLOCK, HALVES = 64, (32, 16, 8)
 """Places that are compared at once, and the steps in which that is done by vectors."""
+INDEPENDENT = 1e-12
+"""Share of the largest pivot below which a power counts as a combination of the others and the levels."""
 
 
 @njit(cache=True, nogil=True)
@@ -17,6 +19,9 @@ def cheapest_levels(values: Any, price: float, edge: int) -> Any:
 
     values: float64, of mean 0. price: of a level. edge: least points of a level. The sum of squares is the same for
     all levels and omitted.
+
+    A start is dropped once a change at a later place is cheaper, as it then is for all points that follow (PELT,
+    Killick et al. 2012): a level that has ended does not slow down those after it.
     """
     count = values.size
     last = np.zeros(count + 1, np.int64)
@@ -27,10 +32,10 @@ def cheapest_levels(values: Any, price: float, edge: int) -> Any:
         sums[place + 1] = sums[place] + values[place]
     shares = np.ones(count + BLOCK)
     shares[:count] = 1.0 / np.arange(count, 0, -1)
-    costs = np.empty(BLOCK)
+    costs, dropped = np.empty(BLOCK), np.zeros(count + 1, np.int64)
     for end in range(edge, count + 1):
         starts, before, best, chosen = end - edge + 1, np.uint64(count - end), np.inf, np.uint64(0)
-        for number in range(0, starts, BLOCK):
+        for number in range(dropped[end - edge], starts, BLOCK):
             first = np.uint64(number)
             for index in range(np.uint64(BLOCK)):  # unsigned, or the loop would not be vectorized
                 part = sums[end] - sums[first + index]
@@ -42,7 +47,85 @@ def cheapest_levels(values: Any, price: float, edge: int) -> Any:
         while least[chosen] - (sums[end] - sums[chosen]) ** 2 * shares[before + chosen] != best:
             chosen += np.uint64(1)
         least[end], last[end] = best + price, chosen
+        kept = dropped[end - 1]
+        while kept < starts - 1 and least[kept] - (sums[end] - sums[kept]) ** 2 / (end - kept) > least[end]:
+            kept += 1
+        dropped[end] = kept
     return last
+
+
+@njit(cache=True, nogil=True)
+def fit_trend(values: Any, bounds: Any, powers: Any) -> Any:
+    """The combination of `powers`, zero at first, that fits the values best together with levels at `bounds`.
+
+    powers: float64, a row each. Powers that levels explain already are left out.
+    """
+    degree, count = powers.shape
+    # within levels: what is left of the powers explains what is left of the values
+    left, rest = powers.copy(), values.copy()
+    for level in range(bounds.size - 1):
+        start, end = bounds[level], bounds[level + 1]
+        rest[start:end] -= rest[start:end].mean()
+        for row in range(degree):
+            left[row, start:end] -= left[row, start:end].mean()
+    system = np.empty((degree, degree + 1))
+    for row in range(degree):
+        for column in range(degree):
+            system[row, column] = (left[row] * left[column]).sum()
+        system[row, degree] = (left[row] * rest).sum()
+    factors = _solve(system)
+    trend = np.zeros(count)
+    for row in range(degree):
+        trend += factors[row] * (powers[row] - powers[row, 0])
+    return trend
+
+
+@njit(cache=True, nogil=True)
+def _solve(system: Any) -> Any:
+    """Solution of a small symmetric system with its right side in the last column; 0 for what is not determined."""
+    degree = system.shape[0]
+    largest = max([system[row, row] for row in range(degree)])
+    is_open = np.ones(degree, np.bool_)
+    for _ in range(degree):
+        pivot = -1
+        for row in range(degree):
+            if is_open[row] and (pivot < 0 or system[row, row] > system[pivot, pivot]):
+                pivot = row
+        if not system[pivot, pivot] > INDEPENDENT * largest:
+            break
+        is_open[pivot] = False
+        system[pivot] /= system[pivot, pivot]
+        for row in range(degree):
+            if row != pivot:
+                system[row] -= system[row, pivot] * system[pivot]
+    return np.where(is_open, 0.0, system[:, degree])
+
+
+@njit(cache=True, nogil=True)
+def squares_of_levels(values: Any, bounds: Any) -> float:
+    """Sum of squares that levels at `bounds` leave."""
+    squares = 0.0
+    for level in range(bounds.size - 1):
+        inside = values[bounds[level] : bounds[level + 1]]
+        squares += ((inside - inside.mean()) ** 2).sum()
+    return squares
+
+
+@njit(cache=True, nogil=True)
+def median_of_five(values: Any) -> Any:
+    """Median of each value and the two on either side of it, which are mirrored at the ends."""
+    count = values.size
+    found, window = np.empty(count), np.empty(5)
+    for place in range(count):
+        for offset in range(-2, 3):
+            other = abs(place + offset)
+            window[offset + 2] = values[other if other < count else 2 * (count - 1) - other]
+        for first in range(3):
+            for second in range(first + 1, 5):
+                if window[second] < window[first]:
+                    window[first], window[second] = window[second], window[first]
+        found[place] = window[2]
+    return found
 
 
 @njit(cache=True, nogil=True)

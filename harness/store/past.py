@@ -44,7 +44,8 @@ _TIMES = (
     select(RESULT.run_id, *(RESULT[name] for name in PastTime._fields[1:]))
     .where(RESULT.case_key.in_(bindparam("cases", expanding=True)))
     .where(RESULT.run_id.in_(bindparam("runs", expanding=True)), RESULT.device == bindparam("device"))
-    .order_by(RESULT.run_id.desc(), RESULT.id.desc())
+    # the order of the index that covers the query
+    .order_by(RESULT.run_id.desc(), RESULT.implementation.desc(), RESULT.block.desc())
     .limit(bindparam("most"))
 )
 _TIMES_WITHOUT = _TIMES.where(RESULT.implementation.not_in(bindparam("without", expanding=True)))
@@ -65,7 +66,10 @@ def list_times(
 
 
 def list_history(engine: Engine, case_keys: Sequence[int], run_keys: Sequence[int], device: str) -> list[Past]:
-    """Results of a case in some runs on one device, by run and in order; of too many those of the last runs, whole."""
+    """Results of a case in some runs on one device, by run, implementation and process.
+
+    Of too many those of the last runs, whole.
+    """
     given = {"cases": case_keys[:CHUNK], "device": device}
     return list(map(Past._make, _latest(engine, _HISTORY, given, run_keys)))
 

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from opgauge.harness.judge.changepoint import EDGE, analyse_series, find_change_points
-from opgauge.harness.judge.jit_levels import cheapest_levels
+from opgauge.harness.judge.jit_levels import cheapest_levels, fit_trend, median_of_five
 
 RECORDED = Path(__file__).parent / "recordings" / "otava.json"
 # apache-otava pins an older NumPy than ours; the file holds what it found, and says how.
@@ -214,12 +214,13 @@ def test_what_otava_finds_is_found() -> None:
 
 @pytest.mark.parametrize("count", [2, 5, 6, 63, 64, 65, 130, 333])
 @pytest.mark.parametrize("edge", [1, 4])
-def test_the_cheapest_levels_are_found(count: int, edge: int) -> None:
+@pytest.mark.parametrize("price", [0.5, 4.0])
+@pytest.mark.parametrize("height", [1.0, 8.0])
+def test_the_cheapest_levels_are_found(count: int, edge: int, price: float, height: float) -> None:
     """By their squares and the price of each, as by sums over all starts in Python."""
     rng = np.random.default_rng(count)
-    values = rng.standard_normal(count) + 3 * (np.arange(count) > count // 3) - 2 * (np.arange(count) > count // 2)
+    values = rng.standard_normal(count) + height * rng.integers(0, 3, count // 9 + 1)[np.arange(count) // 9]
     values -= values.mean()
-    price = 4.0
     least = {0: -price}
     for end in range(edge, count + 1):
         least[end] = price + min(
@@ -234,3 +235,23 @@ def test_the_cheapest_levels_are_found(count: int, edge: int) -> None:
         spent += price - values[start:place].sum() ** 2 / (place - start)
         place = start
     assert spent == pytest.approx(least.get(count, -price) + price)
+
+
+@given(st.integers(0, 2**32 - 1), st.integers(1, 3), st.lists(st.integers(1, 49), max_size=4, unique=True))
+def test_a_trend_is_that_of_least_squares(seed: int, degree: int, inside: list[int]) -> None:
+    """Of powers and levels together, as NumPy fits them."""
+    logs = np.random.default_rng(seed).normal(0.0, 1.0, 50)
+    bounds = np.array([0, *sorted(inside), 50])
+    powers = np.linspace(-1.0, 1.0, 50) ** np.arange(1, degree + 1)[:, None]
+    levels = [(np.arange(50) >= start) & (np.arange(50) < end) for start, end in pairwise(bounds)]
+    columns = np.vstack([powers, np.array(levels, np.float64)]).T
+    wanted = np.linalg.lstsq(columns, logs, rcond=None)[0][:degree] @ powers
+    assert fit_trend(logs, bounds, powers) == pytest.approx(wanted - wanted[0], abs=1e-6)
+
+
+@given(st.lists(st.floats(-1, 1), min_size=3, max_size=9))
+def test_the_median_of_five_is_mirrored_at_the_ends(values: list[float]) -> None:
+    """As NumPy has it."""
+    padded = np.pad(np.array(values), 2, mode="reflect")
+    wanted = np.median(np.lib.stride_tricks.sliding_window_view(padded, 5), axis=1)
+    assert median_of_five(np.array(values)).tolist() == wanted.tolist()

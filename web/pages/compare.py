@@ -93,13 +93,13 @@ def _several(
     first = resolve(reader, base)
     runs = [resolve(reader, one) for one in heads]
     rows = side_by_side(reader, first, runs)
-    counted = [Counter(cell.word for row in rows if (cell := row.cells[place])) for place in range(len(runs))]
+    counted = [Counter([cell.word for row in rows if (cell := row.cells[place])]) for place in range(len(runs))]
     listed = [
         row
         for row in rows
         if chosen["op"] in {"", row.case.op}
         and chosen["implementation"] in {"", row.implementation}
-        and (chosen["verdict"] in row.words if chosen["verdict"] else row.has_ratio or not row.words <= ONE_SIDED)
+        and (chosen["verdict"] in row.words if chosen["verdict"] else row.largest or not row.words <= ONE_SIDED)
     ]
     paging = Paging(number, len(listed))
     return {
