@@ -12,6 +12,7 @@ from opgauge.harness.cluster.dispatch import Measured, dispatch
 from opgauge.harness.cluster.tasks import SchedulerLostError
 from opgauge.harness.measure import Limits
 from opgauge.harness.result.ceilings import Ceilings
+from opgauge.harness.result.figures import with_possible_figures
 from opgauge.harness.result.result import Environment, Result, Trial
 from opgauge.harness.run.execute import Ask, ask_nothing
 from opgauge.harness.run.signals import uninterrupted
@@ -52,7 +53,7 @@ class Runs:
             if best != known.get(device):
                 known[device] = best
                 self._store.add_ceilings(run, best)
-        self._store.add_result(run, measured.result)
+        self._store.add_result(run, with_possible_figures(measured.result))
 
     def results(self) -> list[list[Result]]:
         """The results so far, by run."""

@@ -15,6 +15,7 @@ from sqlalchemy import Engine
 from opgauge.harness.errors import NothingError, TreeError
 from opgauge.harness.gate.record import HEAD, BlockOutcome
 from opgauge.harness.judge.verdict import Subject
+from opgauge.harness.result.figures import with_possible_figures
 from opgauge.harness.result.record_json import from_json
 from opgauge.harness.result.result import Environment, Measurement, Result, Status, Trial
 from opgauge.harness.run.environment import differences
@@ -128,7 +129,7 @@ def keep(store: Store, run: GateRun, here: Environment, command: str) -> str:
     ]
     stored = store.begin_run(here, command=command)
     for result in results:
-        store.add_result(stored, result)
+        store.add_result(stored, with_possible_figures(result))
     for reached in run.ceilings.values():
         store.add_ceilings(stored, reached)
     store.finish_run(stored)

@@ -1,4 +1,4 @@
-"""Range checks of results and ceilings from other machines: finite, of plausible size and bounded number.
+"""Range checks of results and ceilings before they are stored: finite, of plausible size and bounded number.
 
 Figures that pass can be divided, multiplied and plotted: no ratio of two such times overflows.
 """
@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from opgauge.harness import json_text
@@ -30,21 +31,36 @@ as_text = json.JSONEncoder(ensure_ascii=False).encode
 """JSON text by an encoder that is created once, since results come by the thousand."""
 
 
-def check_figures(result: Result, path: str) -> None:
-    """Check that a measurement can give these figures; raises SubmissionError."""
+def check_figures(result: Result, path: str, least: float = LEAST) -> None:
+    """Check that a measurement can give these figures, with times from `least`; raises SubmissionError."""
     if result.block >= 2**31:
         raise SubmissionError(path, "block is too large")
     measurement, check = result.measurement, result.check
     if result.status is Status.OK and (measurement is None or (check is not None and not check.ok)):
         raise SubmissionError(path, "is ok without a measurement, or with a check that failed")
     if measurement is not None:
-        _check_measurement(measurement, f"{path}.measurement")
+        _check_measurement(measurement, f"{path}.measurement", least)
     if check is not None and min(check.max_abs_error, check.max_rel_error, check.worst) < 0:
         raise SubmissionError(path, "check has an error below 0")
     if result.ruler is not None:
         _check_calibration(result.ruler, f"{path}.ruler")
     if result.profile is not None:
         _check_profile(result.profile, f"{path}.profile")
+
+
+def check_measured(result: Result) -> None:
+    """Check that a result of this machine has possible figures: a clock may see nothing. Raises SubmissionError."""
+    trial = result.trial
+    check_figures(result, f"{trial.case.op} {trial.case.name} {trial.implementation}", least=0.0)
+
+
+def with_possible_figures(result: Result) -> Result:
+    """The result; in place of one with figures that no measurement can give, an error that names them."""
+    try:
+        check_measured(result)
+    except SubmissionError as error:
+        return replace(result, status=Status.ERROR, reason=str(error), measurement=None, ruler=None, profile=None)
+    return result
 
 
 def check_size(data: Mapping[str, Any], path: str) -> None:
@@ -76,14 +92,14 @@ def check_ceilings(found: Sequence[Ceilings]) -> None:
         raise SubmissionError("ceilings", "one device has two entries")
 
 
-def _check_measurement(measurement: Measurement, path: str) -> None:
+def _check_measurement(measurement: Measurement, path: str, least: float) -> None:
     samples = measurement.samples_ns
-    if not samples or min(samples) < LEAST or max(samples) > MOST or math.isnan(sum(samples)):
+    if not samples or min(samples) < least or max(samples) > MOST or math.isnan(sum(samples)):
         raise SubmissionError(path, "samples_ns should be positive numbers of a sensible size, one at least")
     _check_amounts(measurement.cpu_ns, path)
     _check_amounts(measurement.clock_mhz, path)
     if measurement.hot_ns is not None:
-        _check_time(measurement.hot_ns, f"{path}.hot_ns")
+        _check_time(measurement.hot_ns, f"{path}.hot_ns", least)
 
 
 def _check_calibration(calibration: Calibration, path: str) -> None:
@@ -99,8 +115,8 @@ def _check_profile(profile: Profile, path: str) -> None:
         raise SubmissionError(path, "shares of kernels should be from 0 to 1")
 
 
-def _check_time(value: float, path: str) -> None:
-    if not LEAST <= value <= MOST:
+def _check_time(value: float, path: str, least: float = LEAST) -> None:
+    if not least <= value <= MOST:
         raise SubmissionError(path, f"should be a positive number of a sensible size, not {show(value)}")
 
 

@@ -20,6 +20,7 @@ from opgauge.harness.case.case import Case
 from opgauge.harness.case.casejson import case_to_json, read_stored_case
 from opgauge.harness.errors import NothingError, StoreError
 from opgauge.harness.result.ceilings import Ceilings
+from opgauge.harness.result.figures import check_ceilings, check_measured
 from opgauge.harness.result.record_json import from_json, to_json
 from opgauge.harness.result.result import Environment, Profile, Result, Status, Trial
 from opgauge.harness.run.runner import Finished
@@ -135,7 +136,11 @@ class Store:
             row.finished = max(row.seen, row.started)  # the clock may have been set back since
 
     def add_ceilings(self, run: str, ceilings: Ceilings) -> None:
-        """Store the achieved peaks of a device; a later measurement of the same run replaces them."""
+        """Store the achieved peaks of a device; a later measurement of the same run replaces them.
+
+        Raises SubmissionError for impossible ones.
+        """
+        check_ceilings([ceilings])
         with Session(self._engine) as session, session.begin():
             key = self._key(run)
             found = session.scalar(
@@ -147,7 +152,11 @@ class Store:
                 found.data = to_json(ceilings)
 
     def add_result(self, run: str, result: Result) -> None:
-        """Store one result, committed at once; one of the same trial and process is replaced."""
+        """Store one result, committed at once; one of the same trial and process is replaced.
+
+        Raises SubmissionError for figures that no measurement can give, such as NaN or a time below 0.
+        """
+        check_measured(result)
         trial = result.trial
         with Session(self._engine) as session, session.begin():
             key = self._key(run)

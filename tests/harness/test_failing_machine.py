@@ -65,6 +65,22 @@ def session_of(store: Store, run: str) -> Session:
     return Session(store, run, lambda total: Progress(total, ProgressStyle.NONE), lambda text: None)
 
 
+def test_a_time_that_is_none_is_an_error_of_its_trial(tmp_path: Path) -> None:
+    """A clock that ran backwards: the store would refuse the time, and the run goes on."""
+
+    class Backwards(Scripted):
+        def run(self, trials: Any, **_: Any) -> Iterator[Result]:
+            for number, trial in enumerate(trials):
+                yield replace(a_result("optimized", -5.0 if number == 1 else 5.0), trial=trial)
+
+    with Store.open(f"sqlite:///{tmp_path}/results.db") as store:
+        run = store.begin_run(NOTHING)
+        assert session_of(store, run).measure(RunPlan(some_trials()), Backwards()) == 0
+        found = store.results(run)
+    assert [one.status.value for one in found] == ["ok", "error", *["ok"] * (TRIALS - 2)]
+    assert "samples_ns should be positive numbers" in found[1].reason
+
+
 def test_a_disk_may_be_full_at_every_write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A run over a database that cannot grow beyond n pages, for every n: it ends with SQLite's reason.
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 
 import pytest
@@ -10,7 +11,7 @@ from alembic.config import Config
 from sqlalchemy import create_engine, inspect, text
 
 from opgauge.harness.errors import StoreError
-from opgauge.harness.store import Store
+from opgauge.harness.store import Store, listing, queries
 from opgauge.harness.store.schema import HEAD, MIGRATIONS, version
 from tests.databases import database
 
@@ -65,4 +66,39 @@ def test_quartiles_are_taken_out_of_the_json_of_older_results(tmp_path: Path) ->
         with Store.open(url, migrate=True) as store, store.engine.connect() as connection:
             query = text("SELECT block, low_ns, high_ns FROM result ORDER BY block")
             assert connection.execute(query).all() == [(1, 2.0, 3.25), (2, None, None)]
+        engine.dispose()
+
+
+def test_times_that_are_none_become_errors(tmp_path: Path) -> None:
+    """Results of schema 0006 with NaN, infinite or negative times are errors afterwards, in JSON that is valid.
+
+    PostgreSQL never took NaN in JSON.
+    """
+    with database(tmp_path) as url:
+        engine = create_engine(url)
+        config = Config()
+        config.set_main_option("script_location", str(MIGRATIONS))
+        is_sqlite = engine.dialect.name == "sqlite"
+        numbers = ("[NaN, 1.0, 2.0, 40]", "[1.0, 2.0, Infinity, 40]") if is_sqlite else ("[1]", "[2]")
+        quantiles = [f'{{"quantiles_ns": {text}, "extra": {{"log": "NaN"}}}}' for text in (*numbers, "[3]", "[4]")]
+        with engine.begin() as connection:
+            config.attributes["connection"] = connection
+            command.upgrade(config, "0006")
+            connection.execute(text(_RUN))
+            connection.execute(text(_CASE))
+            for block, (median_ns, data) in enumerate(zip((None, math.inf, -1.0, 2.5), quantiles, strict=True)):
+                given = {"block": block, "status": "ok", "median_ns": median_ns, "data": data}
+                connection.execute(text(_RESULT), given)
+            connection.execute(
+                text("INSERT INTO sample SELECT id, :packed, :packed, :packed FROM result"), {"packed": b"12345678"}
+            )
+        with Store.open(url, migrate=True) as store:
+            found = queries.list_details(store.engine, 1)
+            wrong = [one for one in found if one.point.status == "error"]
+            assert [one.point.block for one in wrong] == ([0, 1, 2] if is_sqlite else [1, 2])
+            assert {(one.point.median_ns, one.data["measurement"]) for one in wrong} == {(None, None)}
+            assert all(one.data["extra"] == {"log": "NaN"} and "quantiles_ns" not in one.data for one in wrong)
+            assert list(queries.load_samples(store.engine, [one.point.key for one in wrong])) == []
+            assert found[-1].point.median_ns == 2.5
+            assert listing.list_judged(store.engine, 1, 10)
         engine.dispose()

@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
+from sqlalchemy import event
 
 from opgauge.harness.result.result import Environment, Footprint
 from opgauge.harness.store import Store, past
@@ -55,3 +57,19 @@ def test_of_too_many_results_those_of_the_last_runs_are_read(
     monkeypatch.setattr(past, "CHUNK", chunk)
     found = past.list_history(store.engine, [1], [1, 2, 3, 4], a_result().trial.device)
     assert [one.run_key for one in found] == [run for run in runs for _ in range(4)]
+
+
+def test_an_index_covers_the_times_of_a_history(store: Store) -> None:
+    """SQLite reads no row of the wide table for them, and sorts nothing."""
+    if store.engine.dialect.name != "sqlite":
+        pytest.skip("another database has another plan for four runs")
+    seen: list[tuple[str, Any]] = []
+    event.listen(store.engine, "before_cursor_execute", lambda *given: seen.append((given[2], given[3])))
+    past.list_times(store.engine, [1], [1, 2, 3, 4], a_result().trial.device, ["torch"])
+    ((query, parameters),) = seen
+    with store.engine.connect() as connection:
+        plan = [row[-1] for row in connection.exec_driver_sql(f"EXPLAIN QUERY PLAN {query}", parameters)]
+    assert len(plan) == 1
+    assert plan[0].startswith(
+        "SEARCH result USING COVERING INDEX ix_result_history (case_key=? AND device=? AND run_id=?"
+    )

@@ -18,7 +18,9 @@ from sqlalchemy.exc import OperationalError
 from opgauge.harness.case.case import Case
 from opgauge.harness.errors import NothingError, StoreError
 from opgauge.harness.result.ceilings import Ceilings
+from opgauge.harness.result.figures import with_possible_figures
 from opgauge.harness.result.result import Check, Environment, Measurement, Result, Status, Trial
+from opgauge.harness.result.strict import SubmissionError
 from opgauge.harness.settings import ROOT
 from opgauge.harness.store import Store
 from opgauge.harness.store.abandoned import end_lost_runs
@@ -78,6 +80,27 @@ def test_each_result_is_there_at_once(url: str) -> None:
         assert len(reader.results(run)) == 1
         case_id = a_result().trial.case.id
         assert reader.finished_trials(run) == {(case_id, "optimized", "cpu")}
+
+
+@pytest.mark.parametrize("wrong", [math.nan, math.inf, -1.0])
+def test_figures_that_no_measurement_gives_are_refused(url: str, wrong: float) -> None:
+    """Also among others: pages would fail at them. The error names the trial, and nothing is stored of it."""
+    result = a_result()
+    measurement = result.measurement
+    assert measurement is not None
+    with Store.open(url) as store:
+        run = store.begin_run(ENVIRONMENT)
+        for changed in (replace(measurement, samples_ns=(1.0, wrong, 3.0)), replace(measurement, hot_ns=wrong)):
+            with pytest.raises(SubmissionError, match=r"^p_norm rows optimized\.measurement"):
+                store.add_result(run, replace(result, measurement=changed))
+        with pytest.raises(SubmissionError, match="those of cpu should be positive numbers"):
+            store.add_ceilings(run, Ceilings("cpu", copy_gbps=wrong))
+        assert store.results(run) == []
+        assert store.ceilings(run) == {}
+        possible = with_possible_figures(replace(result, measurement=replace(measurement, hot_ns=wrong)))
+        assert (possible.status, possible.measurement) == (Status.ERROR, None)
+        assert "hot_ns: should be a positive number" in possible.reason
+        store.add_result(run, possible)
 
 
 def test_a_trial_measured_again_replaces_its_result(url: str) -> None:

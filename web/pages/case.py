@@ -186,7 +186,8 @@ class _Trial:
         self.blocks = len(blocks)
         self.reasons = list(dict.fromkeys(one.reason for one in blocks if one.reason))
         self.check = first.data.get("check") or {}
-        self.measurement = first.data.get("measurement") or {}
+        measurement = first.data.get("measurement") or {}
+        self.hot_ns, self.peak_bytes = number(measurement, "hot_ns"), number(measurement, "peak_bytes")
         quantiles = [one.data.get("quantiles_ns") for one in blocks]
         known = [found for found in quantiles if isinstance(found, list) and len(found) == 4]
         self.quartiles = (min(found[1] for found in known), max(found[2] for found in known)) if known else None
@@ -197,7 +198,7 @@ class _Trial:
         bound = bound_of(ceilings, *work, case.dtype, extra) if ceilings and time else None
         self.share = bound.time_ns / time if bound and time else None
         self.bound = bound.peak if bound else None
-        self.remarks = remarks(extra, self.measurement)
+        self.remarks = remarks(extra, measurement)
         self.gbps = first.point.bytes / time if time and first.point.bytes else None
         self.host_gap_ns = _host_gap(first.data, time)
 
