@@ -5,7 +5,7 @@
 fills the database if there is none (a minute or two, 1.3 GB), serves it in processes of its own, and prints Markdown
 tables: median, p95 and p99 in milliseconds, processor time, and memory of all processes after each route. Clients and
 service share the machine's cores; documents are timed without the files that they link. Run it from the root of the
-repository.
+repository. `--postgresql 10` copies the runs ten times over into a PostgreSQL server of its own and serves those.
 """
 
 from __future__ import annotations
@@ -34,9 +34,11 @@ from opgauge.harness.scope import Scope
 from opgauge.harness.settings import ROOT
 from opgauge.harness.store import Store, run_queries
 from opgauge.harness.store.tokens import create_token
+from tests.benchmarks.copying import copy_into
 from tests.benchmarks.filling import fill, some_cases
 from tests.benchmarks.paint import first_paint_ms
 from tests.benchmarks.routes import Known, api, files, pages
+from tests.postgresql import find_programs, server
 
 AT_ONCE = (4, 16)
 """Concurrent requests by default."""
@@ -77,11 +79,11 @@ class Latency:
 
 
 @contextmanager
-def service(path: Path, options: Sequence[str] = ()) -> Iterator[Service]:
-    """`opgauge serve` over a database, until the block ends."""
-    command = [sys.executable, "-m", "opgauge", "serve", "--db", f"sqlite:///{path}", "--port", str(PORT), *options]
+def service(url: str, path: Path, options: Sequence[str] = ()) -> Iterator[Service]:
+    """`opgauge serve` over a database, until the block ends; the log is at `path`."""
+    command = [sys.executable, "-m", "opgauge", "serve", "--db", url, "--port", str(PORT), *options]
     # a line per request: the table would be lost among them
-    log = path.with_suffix(".log").open("w", encoding="utf-8")
+    log = path.open("w", encoding="utf-8")
     with log, subprocess.Popen(command, cwd=ROOT, stdout=log, stderr=log) as process:
         try:
             address = f"http://127.0.0.1:{PORT}"
@@ -200,16 +202,39 @@ def main() -> None:
     parser.add_argument("--workers", type=int, help="processes of the service; its own choice if none")
     parser.add_argument("--only", default="", help="only routes with this in their name")
     parser.add_argument("--at-once", type=int, action="append", help=f"concurrent requests; default {AT_ONCE}")
+    parser.add_argument("--postgresql", type=int, metavar="N", help="serve N copies from a PostgreSQL server")
     given = parser.parse_args()
     if not given.db.exists():
         start = time.perf_counter()
         fill(given.db, given.runs, given.trials)
         say(f"filled in {time.perf_counter() - start:.0f} s, {given.db.stat().st_size / 1e9:.2f} GB")
-    with Store.open(f"sqlite:///{given.db}") as store:
+    with database(given.db, given.postgresql) as url:
+        measure_all(url, given)
+
+
+@contextmanager
+def database(path: Path, copies: int | None) -> Iterator[str]:
+    """The URL of the SQLite file, or of a PostgreSQL database with copies of its runs."""
+    if copies is None:
+        yield f"sqlite:///{path}"
+        return
+    programs = find_programs()
+    if programs is None:
+        raise SystemExit("no PostgreSQL server's programs")
+    with server(programs) as url:
+        start = time.perf_counter()
+        copy_into(url, path, copies)
+        say(f"copied {copies} times in {time.perf_counter() - start:.0f} s")
+        yield url
+
+
+def measure_all(url: str, given: argparse.Namespace) -> None:
+    """Serve the database, and measure its routes."""
+    with Store.open(url) as store:
         count = run_queries.count_runs(store.engine)
         token = create_token(store.engine, f"benchmark-{uuid.uuid4().hex[:8]}", Scope.SUBMIT)
     options = [] if given.workers is None else ["--workers", str(given.workers)]
-    with service(given.db, options) as served:
+    with service(url, given.db.with_suffix(".log"), options) as served:
         known = Known(served.address, count)
         asked = {**pages(known), **api(known), **files(known)}
         chosen = {name: paths for name, paths in asked.items() if given.only in name and paths}
