@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import importlib
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable, Hashable, MutableMapping
+from collections.abc import AsyncIterator, Awaitable, Callable, MutableMapping
 from contextlib import asynccontextmanager
+from http import HTTPStatus
 from importlib.util import find_spec
 from pathlib import Path
 from threading import Event, Thread
@@ -136,14 +137,12 @@ def create_app(
     return app
 
 
-def _version_of(store: Store, waivers: Path | None) -> Callable[[], Hashable]:
-    return lambda: (queries.data_version(store.engine), mark(waivers))
-
-
 def _add_error_pages(app: FastAPI) -> None:
     @app.exception_handler(HTTPException)
     def http(request: Request, error: HTTPException) -> Response:
-        return _error(request, error.status_code, str(error.detail), dict(error.headers or {}))
+        is_bare = error.status_code == 404 and error.detail == HTTPStatus.NOT_FOUND.phrase
+        text = f"There is nothing at {request.url.path}" if is_bare else str(error.detail)
+        return _error(request, error.status_code, text, dict(error.headers or {}))
 
     @app.exception_handler(RequestValidationError)
     def invalid(request: Request, error: RequestValidationError) -> Response:

@@ -27,6 +27,8 @@ from opgauge.web.steady import series_half_widths
 
 LEAST_COMMIT = 6
 """Fewest characters that name a commit."""
+_RANKS = {"broken": 0, "slower": 1, "faster": 2}
+"""Order of the verdicts that are listed before all others."""
 
 
 class Compared(NamedTuple):
@@ -58,7 +60,7 @@ class Compared(NamedTuple):
         """Explanation of the verdict; made for the rows that are shown only."""
         if self.half_width is None:
             return self.note
-        return f"runs of this series vary by {100 * (exp(self.half_width) - 1):.1f} %"
+        return f"by chance two of its runs differ by up to {100 * (exp(self.half_width) - 1):.1f} %"
 
     @property
     def interval(self) -> tuple[float, float] | None:
@@ -147,8 +149,8 @@ def _needs_series(found: Comparison, ratio: float | None) -> bool:
 
 
 def sort_compared(found: Sequence[Compared]) -> list[Compared]:
-    """Broken first, then by ratio, slowest first; comparisons without a ratio last."""
-    return sorted(found, key=lambda one: (one.word != "broken", -(one.ratio or 0.0), one.case.name))
+    """By verdict: broken, slower, faster, then all others; slowest first, those without a ratio last."""
+    return sorted(found, key=lambda one: (_RANKS.get(one.word, len(_RANKS)), -(one.ratio or 0.0), one.case.name))
 
 
 class _Pair(NamedTuple):

@@ -5,14 +5,13 @@ A `Reader` is of one project, or of all. Readers of different projects share wha
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass, field
 from datetime import datetime
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from opgauge.harness.result.ceilings import Ceilings
 from opgauge.harness.store import Store, queries
@@ -21,8 +20,8 @@ from opgauge.harness.store.projects import Commit, ProjectSettings, find_project
 from opgauge.harness.store.queries import CaseInfo, StoredPoint
 from opgauge.harness.store.run_queries import RunInfo
 from opgauge.web.cache import Cache, ProjectCache
-from opgauge.web.devices import DeviceInfo, Places, device_names, device_of
-from opgauge.web.index import RunIndex
+from opgauge.web.devices import DeviceInfo, device_names, device_of
+from opgauge.web.known_rows import KnownRows, RowGenerations
 from opgauge.web.level import Level, SeriesKey, level_of
 from opgauge.web.waivers import WaiverFile, read
 
@@ -74,14 +73,8 @@ class Reader:
         self.waivers = waivers
         self.project: str | None = None
         self._shared = cache
-        self._points: OrderedDict[int, tuple[Hashable, list[StoredPoint]]] = OrderedDict()
-        self._run_series: OrderedDict[int, tuple[list[StoredPoint], _RunSeries]] = OrderedDict()
-        self._made: OrderedDict[tuple[str, int], tuple[Hashable, Any]] = OrderedDict()
-        self._cases: dict[int, CaseInfo] = {}
-        self._written: dict[int, float | None] = {}
-        self._where = Places(store.engine)
-        self._index = RunIndex(store.engine)
-        self._devices: dict[tuple[int, str], DeviceInfo] = {}
+        self._generations = RowGenerations(store.engine)
+        self._devices: dict[tuple[str, str], DeviceInfo] = {}
 
     def of_project(self, project: str | None) -> Reader:
         """The same data of one project only."""
@@ -93,6 +86,11 @@ class Reader:
     def cache(self) -> ProjectCache:
         """Cache of the answers of this project."""
         return ProjectCache(self._shared, self.project)
+
+    @property
+    def _rows(self) -> KnownRows:
+        """Rows that were read and stay known."""
+        return self._generations.of(self._shared.get("deletion", partial(queries.last_deletion, self.engine)))
 
     def projects(self) -> list[tuple[str, int, datetime]]:
         """Projects with their number of runs and the start of the latest, latest first."""
@@ -118,7 +116,7 @@ class Reader:
         return self.cache.get("runs", self._runs)
 
     def _runs(self) -> list[RunInfo]:
-        found = self._shared.get("all runs", self._index.advance)
+        found = self._shared.get("all runs", self._rows.index.advance)
         return found if self.project is None else [run for run in found if run.project == self.project]
 
     def history(self) -> History:
@@ -134,11 +132,11 @@ class Reader:
 
     def device(self, run: RunInfo, name: str) -> DeviceInfo:
         """The device called `name` in a run."""
-        key = (run.key, name)
+        key = (run.id, name)
         found = self._devices.get(key)
         if found is None:
             if len(self._devices) > MOST_CASES:
-                self._devices = {}
+                self._devices.clear()
             found = self._devices[key] = device_of(run, name)
         return found
 
@@ -147,12 +145,17 @@ class Reader:
 
         Runs beside the history are not among them; `beside` has those.
         """
-        self._shared.get("placed", self._where.advance)
         found: dict[str, tuple[DeviceInfo, list[RunInfo]]] = {}
-        for name, keys in self._where.of(case_keys).items():
+        for name, keys in self._placed_runs(case_keys).items():
             # cases that are measured together have the same runs
             found.update(self.cache.get(("places", name, keys), partial(self._placed, name, keys)))
         return found
+
+    def _placed_runs(self, case_keys: Iterable[int]) -> dict[str, frozenset[int]]:
+        """Numbers of the runs with results of a case, by device."""
+        places = self._rows.places
+        self._shared.get("placed", places.advance)
+        return places.of(case_keys)
 
     def _placed(self, name: str, keys: frozenset[int]) -> dict[str, tuple[DeviceInfo, list[RunInfo]]]:
         runs, order = self.cache.get("order", self._ordered)
@@ -166,7 +169,7 @@ class Reader:
     def places_beside(self, case_keys: Sequence[int]) -> dict[str, tuple[DeviceInfo, list[RunInfo]]]:
         """Devices by slug, without runs, on which a case was measured beside the history only."""
         found = {}
-        for name, keys in self._where.of(case_keys).items():
+        for name, keys in self._placed_runs(case_keys).items():
             for run in self.history().beside:
                 if run.key in keys:
                     info = self.device(run, name)
@@ -175,8 +178,7 @@ class Reader:
 
     def beside(self, case_keys: Iterable[int], device: DeviceInfo) -> list[RunInfo]:
         """Runs with results of a case on a device that are not part of the history, oldest first."""
-        self._shared.get("placed", self._where.advance)
-        keys = self._where.of(case_keys).get(device.name, frozenset())
+        keys = self._placed_runs(case_keys).get(device.name, frozenset())
         others = (run for run in self.history().beside if run.key in keys)
         return [run for run in others if self.device(run, device.name).slug == device.slug]
 
@@ -187,15 +189,15 @@ class Reader:
 
     def points(self, run_keys: Collection[int]) -> dict[int, list[StoredPoint]]:
         """Results of recent runs; unchanged ones come from memory."""
-        counted = queries.count_results(self.engine, run_keys)
+        counted, points = queries.count_results(self.engine, run_keys), self._rows.points
         found = {}
         for key in run_keys:
-            known = self._points.get(key)
+            known = points.get(key)
             if known is None or known[0] != counted.get(key):
                 known = (counted.get(key), queries.list_points(self.engine, key) if key in counted else [])
-                self._points[key] = known
-                while len(self._points) > MOST_RUNS:
-                    self._points.popitem(last=False)
+                points[key] = known
+                while len(points) > MOST_RUNS:
+                    points.popitem(last=False)
             found[key] = known[1]
         return found
 
@@ -208,18 +210,18 @@ class Reader:
 
     def cached_for_run(self, name: str, run: RunInfo, make: Callable[[], Answer]) -> Answer:
         """The answer of `make` from a run's results, cached until these change."""
-        count = self._count_of(run)
-        known = self._made.get((name, run.key))
+        count, answers = self._count_of(run), self._rows.made
+        known = answers.get((name, run.key))
         if known is None or known[0] != count:
-            known = self._made[name, run.key] = (count, make())
-            while len(self._made) > MOST_ANSWERS:
-                self._made.popitem(last=False)
+            known = answers[name, run.key] = (count, make())
+            while len(answers) > MOST_ANSWERS:
+                answers.popitem(last=False)
         found: Answer = known[1]
         return found
 
     def points_of(self, run: RunInfo, op: str | None = None) -> list[StoredPoint]:
         """Results of a run, or of one op in it; old runs do not displace recent ones in memory."""
-        known = self._points.get(run.key)
+        known = self._rows.points.get(run.key)
         if known is not None and known[0] == self._count_of(run):
             return known[1]
         if op is None:
@@ -229,27 +231,24 @@ class Reader:
 
     def cases(self, keys: Collection[int]) -> dict[int, CaseInfo]:
         """Cases by number; they never change."""
-        missing = [key for key in set(keys) if key not in self._cases]
+        rows = self._rows
+        missing = [key for key in set(keys) if key not in rows.cases]
         if missing:
-            if len(self._cases) > MOST_CASES:
-                self._cases = {}
-            self._cases = {**self._cases, **queries.load_cases(self.engine, missing)}
-        known = self._cases
+            before = {} if len(rows.cases) > MOST_CASES else rows.cases
+            rows.cases = {**before, **queries.load_cases(self.engine, missing)}
+        known = rows.cases
         return {key: known[key] for key in keys if key in known}
 
     def written_shares(self, points: Iterable[StoredPoint]) -> dict[int, float]:
         """Shares of the bytes that cases write, by number of the case, from a result of each; without unknown ones."""
         chosen = {point.key: point.case_key for point in points}
-        missing = [key for key in chosen if key not in self._written]
+        rows = self._rows
+        missing = [key for key in chosen if key not in rows.written]
         if missing:
-            if len(self._written) > MOST_CASES:
-                self._written = {}
-            self._written = {
-                **self._written,
-                **dict.fromkeys(missing),
-                **queries.list_written_shares(self.engine, missing),
-            }
-        known = self._written
+            before = {} if len(rows.written) > MOST_CASES else rows.written
+            shares = queries.list_written_shares(self.engine, missing)
+            rows.written = {**before, **dict.fromkeys(missing), **shares}
+        known = rows.written
         return {case: share for key, case in chosen.items() if (share := known.get(key)) is not None}
 
     def ceilings(self, run: RunInfo) -> dict[str, Ceilings]:
@@ -271,8 +270,14 @@ class Reader:
         points = self.points([run.key for run in runs])
         infos = self.cases({point.case_key for found in points.values() for point in found})
         recent = Recent(tuple(run for run in runs if points[run.key]))
+        made = self._rows.run_series
         for run in recent.runs:
-            self._enter(recent, run, points[run.key], infos)
+            known = made.get(run.key)
+            if known is None or known[0] is not points[run.key]:
+                known = made[run.key] = (points[run.key], self._series_of(run, points[run.key], infos))
+                while len(made) > MOST_RUNS:
+                    made.popitem(last=False)
+            self._enter(recent, run, known[1])
         return recent
 
     def _latest_by_device(self, runs: Iterable[RunInfo]) -> list[RunInfo]:
@@ -290,13 +295,8 @@ class Reader:
                 break
         return found
 
-    def _enter(self, recent: Recent, run: RunInfo, points: list[StoredPoint], infos: Mapping[int, CaseInfo]) -> None:
-        known = self._run_series.get(run.key)
-        if known is None or known[0] is not points:
-            known = self._run_series[run.key] = (points, self._series_of(run, points, infos))
-            while len(self._run_series) > MOST_RUNS:
-                self._run_series.popitem(last=False)
-        series = known[1]
+    @staticmethod
+    def _enter(recent: Recent, run: RunInfo, series: _RunSeries) -> None:
         recent.cases.update(series.cases)
         recent.work.update(series.work)
         for slug, device in series.devices.items():

@@ -76,7 +76,9 @@ def trend_figure(points: Sequence[TrendPoint], timeline: Timeline) -> str | None
         x=[timeline.date(point.run) for point in points],
         y=ratios,
         error_y=error,
-        text=[f"{timeline.label(point.run)}<br>{point.cases} cases" for point in points],
+        text=[
+            f"{timeline.label(point.run)}<br>{point.cases} case{'' if point.cases == 1 else 's'}" for point in points
+        ],
         customdata=[point.run.id for point in points],
         marker={"size": 6},
         line={"width": 1.5},

@@ -23,7 +23,7 @@ from opgauge.harness.result.submission import Submission
 from opgauge.harness.store.result_rows import packed_samples, result_values
 from opgauge.harness.store.run_columns import run_columns
 from opgauge.harness.store.store import case_entry
-from opgauge.harness.store.tables import CaseRow, CeilingRow, PartRow, ResultRow, RunRow, SampleRow
+from opgauge.harness.store.tables import CaseRow, CeilingRow, DeletionRow, PartRow, ResultRow, RunRow, SampleRow
 from opgauge.harness.store.writer_lock import WRITER
 
 KEEP_PARTS = timedelta(days=1)
@@ -95,6 +95,7 @@ def add_run(engine: Engine, run: Submission, submitter: str = "", *, may_continu
                 return Entered.SAME
             _check_continues(connection, stored, run, may_continue=may_continue or stored.submitter in {"", submitter})
             connection.execute(delete(RunRow).where(RunRow.id == stored.id))
+            connection.execute(insert(DeletionRow).values(created=datetime.now(UTC), run=run.id))
             outcome = Entered.CONTINUED
         run_key = connection.execute(insert(RunRow).values(head).returning(RunRow.id)).scalar_one()
         ceilings = [{"run_id": run_key, "device": item.device, "data": to_json(item)} for item in run.ceilings]

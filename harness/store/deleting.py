@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Collection
+from datetime import UTC, datetime
 
 from sqlalchemy import Engine, delete, select
 from sqlalchemy.orm import Session
 
-from opgauge.harness.store.tables import CaseRow, ResultRow, RunRow
+from opgauge.harness.store.tables import CaseRow, DeletionRow, ResultRow, RunRow
 
 
 def delete_runs(engine: Engine, runs: Collection[str]) -> int:
@@ -16,7 +17,9 @@ def delete_runs(engine: Engine, runs: Collection[str]) -> int:
     Returns the number of runs that existed.
     """
     with Session(engine) as session, session.begin():
-        keys = session.scalars(select(RunRow.id).where(RunRow.uuid.in_(runs))).all()
+        found = session.execute(select(RunRow.id, RunRow.uuid).where(RunRow.uuid.in_(runs))).all()
+        keys, now = [key for key, _ in found], datetime.now(UTC)
+        session.add_all(DeletionRow(created=now, run=run) for _, run in found)
         cases = session.scalars(select(ResultRow.case_key).where(ResultRow.run_id.in_(keys)).distinct()).all()
         session.execute(delete(RunRow).where(RunRow.id.in_(keys)))
         used = select(ResultRow.case_key)

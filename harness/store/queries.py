@@ -20,6 +20,7 @@ from opgauge.harness.store.tables import (
     AcknowledgementRow,
     CaseRow,
     CommitRow,
+    DeletionRow,
     ProjectRow,
     ResultRow,
     RunRow,
@@ -126,10 +127,16 @@ def data_version(engine: Engine) -> tuple[int | None, ...]:
     running = select(func.count()).where(RunRow.status == "running").scalar_subquery()
     counts = [select(func.count()).select_from(row).scalar_subquery() for row in (RunRow, ProjectRow)]
     withdrawn = select(func.count(AcknowledgementRow.withdrawn)).scalar_subquery()
-    keys = (RunRow.id, ResultRow.id, AcknowledgementRow.id, SelfTestRow.id, CommitRow.id)
-    parts = [select(func.max(key)).scalar_subquery() for key in keys]
+    rows = (RunRow, ResultRow, AcknowledgementRow, SelfTestRow, CommitRow, DeletionRow)
+    parts = [select(func.max(row.id)).scalar_subquery() for row in rows]
     with engine.connect() as connection:
         return tuple(connection.execute(select(running, withdrawn, *counts, *parts)).one())
+
+
+def last_deletion(engine: Engine) -> int:
+    """Number of the last deletion of a run; 0 if none was deleted."""
+    with engine.connect() as connection:
+        return connection.execute(select(func.max(DeletionRow.id))).scalar() or 0
 
 
 def count_statuses(engine: Engine, run_keys: Collection[int]) -> dict[int, dict[str, int]]:

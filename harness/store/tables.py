@@ -90,6 +90,19 @@ class RunRow(Table):
     seen: Mapped[datetime | None] = mapped_column(UTCDateTime())
 
 
+class DeletionRow(Table):
+    """A run that was deleted, or replaced by its continuation.
+
+    Readers that cache rows by number forget them: SQLite reuses numbers of deleted rows.
+    """
+
+    __tablename__ = "deletion"
+
+    id: Mapped[int] = mapped_column(KEY, primary_key=True)
+    created: Mapped[datetime] = mapped_column(UTCDateTime())
+    run: Mapped[str] = mapped_column(String(36))
+
+
 class ProjectRow(Table):
     """Settings of a project; a project without a row has the defaults.
 

@@ -104,7 +104,10 @@ def _several(
     paging = Paging(number, len(listed))
     return {
         "base": first,
-        "heads": [(run, _ordered(counts)) for run, counts in zip(runs, counted, strict=True)],
+        "heads": [
+            (run, _ordered(counts), any(one.hard for one in differences(first.environment, run.environment)))
+            for run, counts in zip(runs, counted, strict=True)
+        ],
         "words": list(_ordered(sum(counted, Counter()))),
         "result": listed[paging.start : paging.stop],
         "paging": paging,
@@ -129,7 +132,7 @@ def _result(
     by_verdict = [one for one in everything if _is_chosen(one, chosen)]
     found = sorted(by_verdict, key=ORDERS[order]) if order in ORDERS else by_verdict
     paging = Paging(number, len(found))
-    drawn = [one for one in by_verdict if one.ratio][:DRAWN]
+    drawn = sorted([one for one in by_verdict if one.ratio][:DRAWN], key=lambda one: -(one.ratio or 0.0))
     labels = [f"{one.case.op} · {one.case.name} · {one.case.dtype} · {one.implementation}" for one in drawn]
     spans = [(one.ratio or 1.0, *(one.interval or (None, None))) for one in drawn]
     return {

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from fastapi import APIRouter, Request, Response
+from fastapi import APIRouter, HTTPException, Request, Response
 
 from opgauge.web.deps import CacheOf, ReaderOf
 from opgauge.web.overview import OpStanding, standings
@@ -44,6 +44,10 @@ def _first_device(found: list[OpStanding]) -> str:
 
 def _values(reader: Reader, device: str) -> Mapping[str, Any]:
     recent = reader.recent()
+    if device and device not in recent.devices:
+        # nothing found on it would read as nothing wrong
+        known = ", ".join(f"{slug} ({one.model})" for slug, one in sorted(recent.devices.items())) or "none"
+        raise HTTPException(404, f"no device {device} in the latest runs; there are: {known}")
     found = [one for one in known_standings(reader) if device in {"", one.device.slug}]
     regressions = [one for one in known_regressions(reader) if device in {"", one.device.slug}]
     improvements = [one for one in known_improvements(reader) if device in {"", one.device.slug}]

@@ -1,4 +1,4 @@
-"""The index of a case's history has its times too; results with times that are none become errors.
+"""The index of a case's history has its times too; deletions are counted; times that are none become errors.
 
 A history of a thousand runs then reads no row of the table. Times such as NaN or -1, which nothing refused, made pages
 fail: JSON has no NaN, and SQLite reads no other field of JSON that has one.
@@ -34,6 +34,17 @@ SAMPLE = sa.table("sample", sa.column("result_id"))
 def upgrade() -> None:
     op.drop_index("ix_result_case_key_device_run_id_implementation", table_name="result")
     op.create_index("ix_result_history", "result", COLUMNS)
+    op.create_table(
+        "deletion",
+        sa.Column("id", sa.BigInteger().with_variant(sa.Integer(), "sqlite"), nullable=False),
+        sa.Column("created", sa.DateTime(timezone=True), nullable=False),
+        sa.Column("run", sa.String(36), nullable=False),
+        sa.PrimaryKeyConstraint("id", name="pk_deletion"),
+    )
+    _end_times_that_are_none()
+
+
+def _end_times_that_are_none() -> None:
     connection = op.get_bind()
     wrong: Any = sa.or_(*(sa.or_(RESULT.c[name] < 0, RESULT.c[name] > MOST) for name in TIMES))
     if connection.dialect.name == "sqlite":

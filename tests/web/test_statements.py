@@ -1,0 +1,74 @@
+"""Statements of pages that would mislead: nothing found for a wrong address, verdicts on other hardware."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from itertools import groupby
+
+import numpy as np
+import pytest
+from fastapi.testclient import TestClient
+
+from opgauge.harness.result.result import Environment
+from opgauge.harness.store import Store
+from opgauge.web.comparison import compare_runs, sort_compared
+from tests.web.dataset import results
+from tests.web.reading_pages import reader_of, text_of
+from tests.web.submissions import store_of
+
+
+def add(store: Store, factors: tuple[float, float, float], model: str = "a GPU") -> str:
+    """A run of the dataset in which every third trial has another factor."""
+    name = store.begin_run(Environment({"cuda:0.model": model}, {"commit": "c" * 40}))
+    for place, result in enumerate(results(0, np.random.default_rng(0))):
+        found = result
+        if found.measurement is not None:
+            samples = tuple(factors[place % 3] * time for time in found.measurement.samples_ns)
+            found = replace(found, measurement=replace(found.measurement, samples_ns=samples))
+        store.add_result(name, found)
+    store.finish_run(name)
+    return name
+
+
+def test_a_device_that_is_unknown_is_not_all_right(client: TestClient) -> None:
+    """An address that was noted before a driver changed: nothing is found there, which is said, with what there is."""
+    answer = client.get("/?device=cuda0-000000")
+    assert answer.status_code == 404
+    text = text_of(answer.text)
+    assert "no device cuda0-000000 in the latest runs; there are: " in text
+    for slug, device in reader_of(client).recent().devices.items():
+        assert f"{slug} ({device.model})" in text
+        assert client.get(f"/?device={slug}").status_code == 200
+
+
+@pytest.mark.parametrize("address", ["/projects", "/runs/x/y/z", "/api/v1/nothing"])
+def test_an_unknown_address_is_named(client: TestClient, address: str) -> None:
+    """In words, on pages and by the API."""
+    answer = client.get(address)
+    assert answer.status_code == 404
+    assert f"There is nothing at {address}" in answer.text
+
+
+def test_comparisons_begin_with_what_changed(empty_copy: TestClient) -> None:
+    """Slower before faster before the rest, whatever the ratios."""
+    store, reader = store_of(empty_copy), reader_of(empty_copy)
+    add(store, (1.0, 1.0, 1.0))
+    add(store, (1.01, 3.0, 0.3))
+    head, base = reader.runs()
+    found = sort_compared(compare_runs(reader, base, head))
+    words = [word for word, _ in groupby(one.word for one in found if one.ratio)]
+    assert words == ["slower", "faster", "undecided"]
+    ratios = [one.ratio for one in found if one.word == "slower" and one.ratio]
+    assert ratios == sorted(ratios, reverse=True)
+    assert all(one.detail.startswith("by chance two of its runs differ by up to ") for one in found if one.half_width)
+
+
+def test_runs_of_other_hardware_are_marked_among_several(empty_copy: TestClient) -> None:
+    """The run on another GPU, not the one on the same; with the words of a comparison of two."""
+    store = store_of(empty_copy)
+    base, same, other = add(store, (1.0,) * 3), add(store, (1.0,) * 3), add(store, (3.0,) * 3, "another GPU")
+    page = text_of(empty_copy.get(f"/compare?base={base}&head={same}&head={other}").text)
+    assert page.count("other hardware or drivers than the base") == 1
+    assert page.count("other hardware or drivers") == 2
+    alike = text_of(empty_copy.get(f"/compare?base={base}&head={same}&head={same}").text)
+    assert "other hardware or drivers" not in alike
