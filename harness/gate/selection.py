@@ -60,6 +60,7 @@ def plan(pool: WorkerPool, selection: Selection, policy: Policy, stored: Stored 
     head_path = pool.trees[HEAD].path
     paths = selection.paths or _case_paths(head_path)
     request = protocol.TakeInventory(tuple(str(path.resolve()) for path in paths))
+    pool.prepare((HEAD, BASE) if stored is None else (), preload=())  # nothing is measured yet: both may import at once
     (head,) = pool.ask(HEAD, [request])
     base, notes = _ask_base(pool, selection, paths, head["cases"]) if stored is None else ({}, [])
     host_only = set() if selection.devices else _host_only([head, base])
@@ -79,6 +80,7 @@ def plan(pool: WorkerPool, selection: Selection, policy: Policy, stored: Stored 
         in_head, in_base = (_only(one, touched, {**in_base.folders, **in_head.folders}) for one in (in_head, in_base))
     if not in_head.trials and not in_base.trials:
         there = f"cases: {len(head['cases'])}, kernels: {len(head['kernels'])}"
+        notes += _other_backends(head, asked)
         msg = f"nothing to compare is selected ({there} in {pool.trees[HEAD]}){_hint(notes)}"
         raise NothingError(msg)
     return lay_out(in_head, in_base, unchanged, policy, devices, notes)
@@ -192,6 +194,14 @@ def _default_devices(head: Plain, host_only: Collection[str]) -> tuple[str, ...]
     if "cuda" not in head["available"]:
         return ("cpu",)
     return ("cuda", "cpu") if host_only else ("cuda",)
+
+
+def _other_backends(head: Plain, asked: Iterable[str]) -> list[str]:
+    """A note where the head has kernels, but none for a device that was asked for."""
+    backends = {kernel["backend"] for kernel in head["kernels"]}
+    if not backends or not backends.isdisjoint(Device.parse(name).backend for name in asked):
+        return []
+    return [f"its kernels are for {' and '.join(sorted(backends))}, not for {' and '.join(asked)}"]
 
 
 def _host_only(inventories: Iterable[Plain]) -> set[str]:
