@@ -239,7 +239,7 @@ class WorkerPool:
         wanted = list(devices)
         missing = [device for device in wanted if device not in self._ceilings]
         if missing:
-            with self.executor(HEAD) as executor:
+            with self.take(HEAD) as executor:
                 self._ceilings |= {device: executor.ceilings(device) for device in missing}
         return {device: self._ceilings[device] for device in wanted}
 

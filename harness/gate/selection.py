@@ -6,6 +6,7 @@ outside the trees belong to both.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -29,6 +30,8 @@ from opgauge.ops import Device
 
 GATE_TAG = "gate"
 """Tag of the cases that are gated by default."""
+MANY_CPUS = 8
+"""CPUs from which three processes import at once."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +63,8 @@ def plan(pool: WorkerPool, selection: Selection, policy: Policy, stored: Stored 
     head_path = pool.trees[HEAD].path
     paths = selection.paths or _case_paths(head_path)
     request = protocol.TakeInventory(tuple(str(path.resolve()) for path in paths))
-    pool.prepare((HEAD, BASE) if stored is None else (), preload=())  # nothing is measured yet: both may import at once
+    if stored is None:  # nothing is measured yet: both may import at once, and a third that a GPU's ceilings may need
+        pool.prepare((HEAD, BASE, HEAD) if (os.cpu_count() or 1) >= MANY_CPUS else (HEAD, BASE), preload=())
     (head,) = pool.ask(HEAD, [request])
     base, notes = _ask_base(pool, selection, paths, head["cases"]) if stored is None else ({}, [])
     host_only = set() if selection.devices else _host_only([head, base])
