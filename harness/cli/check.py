@@ -22,4 +22,5 @@ def check(
         for case in cases:
             typer.echo(f"{case.id}  {case.op}  {case.name}  {' '.join(case.tags)}")
     ops = len({case.op for case in cases})
-    typer.echo(f"{len(cases)} cases valid ({ops} {'op' if ops == 1 else 'ops'})")
+    number = f"{len(cases)} {'case' if len(cases) == 1 else 'cases'}"
+    typer.echo(f"{number} valid ({ops} {'op' if ops == 1 else 'ops'})")

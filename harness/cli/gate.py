@@ -226,12 +226,14 @@ def commit_pool(
     """Workers on `head` and on the commit `ref` of its repository, which is checked out meanwhile."""
     from opgauge.harness.cli.building import build, build_head
     from opgauge.harness.gate.record import BASE, HEAD
+    from opgauge.harness.project import active
     from opgauge.harness.run.environment import commit
     from opgauge.harness.run.tree import Tree, checkout, resolve
 
     sha = resolve(head, ref)
     build_head(head)
     with checkout(head, sha) as beside:
+        active.lend(beside)
         build(beside)
         trees = {BASE: Tree(beside, sha, sha[:12] if ref == sha else ref), HEAD: Tree(head, commit(head), "this tree")}
         with gating.worker_pool(trees, settings, timeout, client, devices) as pool:

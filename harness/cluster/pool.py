@@ -65,6 +65,9 @@ class ClusterPool(SpreadPool):
         checking = max(1, LOOKING // self.devices)
         self._options = PoolOptions(tuple(trees.items()), timeout_s, threads, memory_bytes, checking)
 
+    def prepare(self, sides: Sequence[str], preload: Sequence[str] = ()) -> None:
+        """Start nothing: this process's host runs no kernel, and members start theirs."""
+
     def ask(self, side: str, requests: Iterable[protocol.Request]) -> list[Any]:
         """Answers of the tree of a side on a member; raises as `WorkerPool.ask`."""
         found: list[Any] = self._call("inventory", ask_tree, side, tuple(requests))
@@ -151,6 +154,7 @@ def measure_there(
     before = pool.clock.now()
     here = replace(plan, end=None if end is None else monotonic() + end - time())
     measure_batch(pool, batch, here, lambda _: None)
+    pool.prepare(())  # ends what waits for pairs that a batch decided early does not need
     pool.forget_inputs()
     return batch.records, pool.clock.since(before)
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from opgauge.harness.gate.pairs import BLOCK_S, FIRST_S, INTERLEAVED_S, PairPlan, first_batches
 from opgauge.harness.gate.pool import WorkerPool
-from opgauge.harness.gate.record import SIDES, Job
+from opgauge.harness.gate.record import Job
 from opgauge.harness.gate.run import Conditions
 from opgauge.harness.gate.selection import Selection, plan
 from opgauge.harness.gate.stored import Stored
@@ -58,11 +58,9 @@ def forecast(pool: WorkerPool, selection: Selection, conditions: Conditions, sto
     """Lay out the jobs of a gate run, and estimate its duration; raises what `plan` raises."""
     started = monotonic()
     laid = plan(pool, selection, conditions.policy, stored)
-    # one process per side was started to read the trees
-    spent_s = monotonic() - started
+    spent_s = start_s = monotonic() - started  # of a process per side that read the trees, both at once
     pairs = conditions.pair_plan()
     batches = first_batches(laid.jobs, pairs)
-    start_s = spent_s / len(SIDES)
     expected_s = spent_s + sum(_batch_s(jobs, count, pairs, start_s, FIRST_S) for jobs, count in batches)
     most = [(jobs, max(count, conditions.schedule.total)) for jobs, count in batches]
     most_s = spent_s + sum(_batch_s(jobs, count, pairs, start_s, INTERLEAVED_S) for jobs, count in most)

@@ -41,8 +41,8 @@ INTERLEAVED_BATCH = 48
 """Jobs that share both processes of an interleaved pair."""
 INTERLEAVED_BYTES = 2 << 30
 """Most bytes of inputs that are cached for the jobs of a batch."""
-SPARE_CPUS = 4
-"""Number of CPUs from which the next process may start while a GPU is measured."""
+SPARE_CPUS, MOST_AHEAD = 4, 3
+"""CPUs for each of the next processes that start while a GPU is measured, and most of these processes."""
 BLOCK_S = 0.2
 """Seconds of sampling of one trial in one process."""
 FIRST_S, INTERLEAVED_S = 0.15, 0.3
@@ -217,12 +217,13 @@ def measure_batch(pool: WorkerPool, wanted: Batch, plan: PairPlan, tell: Tell) -
         return
     first = max(record.attempts for record in batch)
     interleaved = plan.is_interleaved(batch[0].job)
-    if first == 0 and (interleaved or _may_prepare(batch[0].job)):
+    blocks = _Blocks(pool, plan, random.Random(), batch[0].job)  # noqa: S311
+    if first == 0 and (interleaved or blocks.ahead):
         tell(f"compiling and checking {len(batch)} cases")
+        blocks.prepare(count)
         pool.look_ahead(batch, SIDES if interleaved else (HEAD,), end=plan.end)
         for record in batch if interleaved else ():
             _take_failures(record)
-    blocks = _Blocks(pool, plan, random.Random(), batch[0].job.sides)  # noqa: S311
     longest_s = 0.0
     for pair in range(first, first + count):
         open_ = [record for record in batch if not record.is_final]
@@ -237,7 +238,7 @@ def measure_batch(pool: WorkerPool, wanted: Batch, plan: PairPlan, tell: Tell) -
             side_s = min(plan.block_s or usual_s, _affordable_s(open_), available_s)
             measure_pair(pool, open_, pair, Effort(side_s, plan.threads, plan.end))
         else:
-            blocks.measure(open_, pair, is_last=pair + 1 == first + count)
+            blocks.measure(open_, pair, further=first + count - pair - 1)
         longest_s = monotonic() - started
 
 
@@ -254,43 +255,48 @@ def _affordable_s(records: Sequence[JobRecord]) -> float:
 
 
 class _Blocks:
-    """Pairs of sequential processes. The order of the sides is random within balance."""
+    """Pairs of sequential processes. The order of the sides is random within balance.
 
-    def __init__(self, pool: WorkerPool, plan: PairPlan, rng: random.Random, sides: tuple[str, ...]) -> None:
+    ahead: most processes that start before their turn: none where they would disturb the one that measures.
+    """
+
+    def __init__(self, pool: WorkerPool, plan: PairPlan, rng: random.Random, job: Job) -> None:
         self._pool = pool
         self._plan = plan
         self._rng = rng
-        self._sides = sides
-        self._orders: list[tuple[str, ...]] = []
+        self._sides = job.sides
+        self._coming: list[str] = []
+        spare = (os.cpu_count() or 1) // SPARE_CPUS
+        self.ahead = 0 if job.subject.device == "cpu" else min(spare, MOST_AHEAD)
 
-    def measure(self, records: Sequence[JobRecord], pair: int, *, is_last: bool) -> None:
-        """Measure one pair. A side that failed is still compared with the other side once."""
-        order = self._next_order()
-        following = [*order[1:], None if is_last else self._peek()[0]]
-        for side, then in zip(order, following, strict=True):
+    def prepare(self, pairs: int) -> None:
+        """Start the first processes of so many pairs."""
+        self._pool.prepare(self._next(min(self.ahead, pairs * len(self._sides))))
+
+    def measure(self, records: Sequence[JobRecord], pair: int, *, further: int) -> None:
+        """Measure one pair, of which `further` follow. A side that failed is still compared with the other once."""
+        for left in reversed(range(len(self._sides))):
+            (side,) = self._next(1)
+            del self._coming[0]
+            then = self._next(min(self.ahead, left + further * len(self._sides)))
             for record, found in self._run_block(side, records, pair, then):
                 record.outcomes[side][pair] = found
 
-    def _peek(self) -> tuple[str, ...]:
-        """The order of the next pair. Two pairs in a row use each order once."""
-        if not self._orders:
-            self._orders = self._rng.sample((self._sides, self._sides[::-1]), 2)
-        return self._orders[0]
-
-    def _next_order(self) -> tuple[str, ...]:
-        found = self._peek()
-        del self._orders[0]
-        return found
+    def _next(self, count: int) -> list[str]:
+        """Sides of the next blocks. Two pairs in a row use each order once."""
+        while len(self._coming) < count:
+            for order in self._rng.sample((self._sides, self._sides[::-1]), 2):
+                self._coming += order
+        return self._coming[:count]
 
     def _run_block(
-        self, side: str, records: Sequence[JobRecord], pair: int, then: str | None
+        self, side: str, records: Sequence[JobRecord], pair: int, then: Sequence[str]
     ) -> Iterator[tuple[JobRecord, BlockOutcome]]:
-        """Run the jobs in a new process of one side. then: side of the next process."""
+        """Run the jobs in a new process of one side. then: sides of the next processes, which start meanwhile."""
         started, pool = monotonic(), self._pool
         block_s = self._plan.block_s or BLOCK_S
         with pool.take(side) as executor:
-            if then is not None and _may_prepare(records[0].job):
-                pool.prepare(then)
+            pool.prepare(then)
             for record in records:
                 budget_s = record.job.budget_s
                 limit_s = min(block_s, budget_s / 12 if budget_s else block_s)
@@ -300,11 +306,6 @@ class _Blocks:
                 yield record, found
         pool.clock.blocks += 1
         pool.clock.blocks_s += monotonic() - started
-
-
-def _may_prepare(job: Job) -> bool:
-    """Whether there are enough CPUs to start a process without disturbing the one that measures."""
-    return job.subject.device != "cpu" and (os.cpu_count() or 1) >= SPARE_CPUS
 
 
 def _check_threads(pool: WorkerPool, records: Iterable[JobRecord], plan: PairPlan, tell: Tell) -> None:

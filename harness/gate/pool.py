@@ -103,7 +103,7 @@ class WorkerPool:
         self._memory_bytes = memory_bytes
         self._stack = ExitStack()
         self._folder = Path()
-        self._next: tuple[str, LocalExecutor] | None = None
+        self._waiting: list[tuple[str, LocalExecutor]] = []
         self._ceilings: dict[str, Ceilings] = {}
         self.imported: set[str] = set()
         self._seen: dict[tuple[str, Subject], BlockOutcome] = {}
@@ -115,7 +115,7 @@ class WorkerPool:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self.prepare(None)
+        self.prepare(())
         self._stack.close()
 
     @contextmanager
@@ -127,18 +127,22 @@ class WorkerPool:
         finally:
             self._end = None
 
-    def prepare(self, side: str | None) -> None:
-        """Start the next process early, without using the GPU; None: end one that waits."""
-        if self._next is not None:
-            self._next[1].close()
-        self._next = None if side is None else (side, self.executor(side, preload=("cupy",)))
+    def prepare(self, sides: Sequence[str], preload: Sequence[str] = ("cupy",)) -> None:
+        """Start the next processes early, in this order, without using the GPU; end those that wait for others."""
+        kept = 0
+        while kept < min(len(sides), len(self._waiting)) and self._waiting[kept][0] == sides[kept]:
+            kept += 1
+        for _, unwanted in self._waiting[kept:]:
+            unwanted.close()
+        self._waiting = self._waiting[:kept]
+        for side in sides[kept:]:
+            self._waiting.append((side, self.executor(side, preload=preload)))
 
     def take(self, side: str) -> LocalExecutor:
-        """The process that was prepared for this side, else a new one."""
-        if self._next is None or self._next[0] != side:
-            return self.executor(side)
-        found, self._next = self._next[1], None
-        return found
+        """The first of the processes that wait, if it is on this side, else a new one."""
+        if self._waiting and self._waiting[0][0] == side:
+            return self._waiting.pop(0)[1]
+        return self.executor(side)
 
     def executor(
         self, side: str, *, preload: Sequence[str] = (), environment: Mapping[str, str] | None = None
@@ -176,7 +180,7 @@ class WorkerPool:
         executors: list[LocalExecutor] = []
         with ThreadPoolExecutor(len(sides) * processes) as threads:
             for side in sorted(sides, key=(HEAD, BASE).index):
-                waiting = self._waiting(records, side)
+                waiting = self._unseen(records, side)
                 with stopping([waiting], executors):
                     looks = [
                         threads.submit(self._look, side, waiting, end, executors) for _ in range(len(sides) * processes)
@@ -189,7 +193,7 @@ class WorkerPool:
                         record.seen[side] = found
         self.clock.looking_s += monotonic() - started
 
-    def _waiting(self, records: Sequence[JobRecord], side: str) -> Waiting[JobRecord]:
+    def _unseen(self, records: Sequence[JobRecord], side: str) -> Waiting[JobRecord]:
         """Records of a side that have not been looked at, by the memory that they need."""
         new = [one for one in records if side in one.job.sides and (side, one.job.subject) not in self._seen]
         shapes = [record.job.trial["case"]["shapes"].values() for record in new]
@@ -235,7 +239,7 @@ class WorkerPool:
         wanted = list(devices)
         missing = [device for device in wanted if device not in self._ceilings]
         if missing:
-            with self.executor(HEAD) as executor:
+            with self.take(HEAD) as executor:
                 self._ceilings |= {device: executor.ceilings(device) for device in missing}
         return {device: self._ceilings[device] for device in wanted}
 
@@ -257,7 +261,7 @@ class WorkerPool:
     def ask(self, side: str, requests: Iterable[protocol.Request]) -> list[Any]:
         """Answers of the tree of a side; raises CaseError, and TreeError, naming the tree, if it cannot answer."""
         try:
-            with self.executor(side) as executor:
+            with self.take(side) as executor:
                 return [executor.ask(request, timeout_s=START_S) for request in requests]
         except (TreeError, WorkerError) as error:
             raise self.unanswered(side, error) from error

@@ -106,6 +106,7 @@ def gate(
     started, before = monotonic(), pool.clock.now()
     layout = laid or plan(pool, selection, conditions.policy, stored)
     reached = _ceilings(pool, layout, conditions.policy)
+    pool.prepare(())  # what was started for the ceilings of a GPU, where none are needed
     paired = conditions.pair_plan()
     counted = count_instructions(pool, layout.jobs, paired.left_s()) if conditions.counts else {}
     decide = _decider(layout, conditions, reached, counted)

@@ -6,6 +6,7 @@ outside the trees belong to both.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -29,6 +30,8 @@ from opgauge.ops import Device
 
 GATE_TAG = "gate"
 """Tag of the cases that are gated by default."""
+MANY_CPUS = 8
+"""CPUs from which three processes import at once."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +63,8 @@ def plan(pool: WorkerPool, selection: Selection, policy: Policy, stored: Stored 
     head_path = pool.trees[HEAD].path
     paths = selection.paths or _case_paths(head_path)
     request = protocol.TakeInventory(tuple(str(path.resolve()) for path in paths))
+    if stored is None:  # nothing is measured yet: both may import at once, and a third that a GPU's ceilings may need
+        pool.prepare((HEAD, BASE, HEAD) if (os.cpu_count() or 1) >= MANY_CPUS else (HEAD, BASE), preload=())
     (head,) = pool.ask(HEAD, [request])
     base, notes = _ask_base(pool, selection, paths, head["cases"]) if stored is None else ({}, [])
     host_only = set() if selection.devices else _host_only([head, base])
@@ -79,6 +84,7 @@ def plan(pool: WorkerPool, selection: Selection, policy: Policy, stored: Stored 
         in_head, in_base = (_only(one, touched, {**in_base.folders, **in_head.folders}) for one in (in_head, in_base))
     if not in_head.trials and not in_base.trials:
         there = f"cases: {len(head['cases'])}, kernels: {len(head['kernels'])}"
+        notes += _other_backends(head, asked)
         msg = f"nothing to compare is selected ({there} in {pool.trees[HEAD]}){_hint(notes)}"
         raise NothingError(msg)
     return lay_out(in_head, in_base, unchanged, policy, devices, notes)
@@ -192,6 +198,14 @@ def _default_devices(head: Plain, host_only: Collection[str]) -> tuple[str, ...]
     if "cuda" not in head["available"]:
         return ("cpu",)
     return ("cuda", "cpu") if host_only else ("cuda",)
+
+
+def _other_backends(head: Plain, asked: Iterable[str]) -> list[str]:
+    """A note where the head has kernels, but none for a device that was asked for."""
+    backends = {kernel["backend"] for kernel in head["kernels"]}
+    if not backends or not backends.isdisjoint(Device.parse(name).backend for name in asked):
+        return []
+    return [f"its kernels are for {' and '.join(sorted(backends))}, not for {' and '.join(asked)}"]
 
 
 def _host_only(inventories: Iterable[Plain]) -> set[str]:

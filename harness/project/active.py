@@ -8,7 +8,7 @@ from typing import NamedTuple
 import opgauge
 from opgauge.harness.project.configuration import Project, find_project, read_project
 from opgauge.harness.project.loading import build as build_tree
-from opgauge.harness.project.loading import load_ops, project_at
+from opgauge.harness.project.loading import lend_hooks, load_ops, project_at
 
 
 class _Active:
@@ -81,3 +81,10 @@ def build(tree: Path | None = None) -> None:
     project = measured()
     if project is not None:
         build_tree(project, tree or project.tree)
+
+
+def lend(tree: Path) -> None:
+    """Copy the active project's untracked hook into a temporary checkout: see `lend_hooks`."""
+    project = measured()
+    if project is not None:
+        lend_hooks(project, tree.resolve())

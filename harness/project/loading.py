@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import os
+import shutil
 import subprocess
 import sys
 import traceback
@@ -19,13 +20,15 @@ from opgauge.harness.settings import program_environment
 
 BUILD_LOG = 3000
 """Characters of a failed build's output in a message."""
+SOURCES = (".py", ".pyx", ".c", ".cc", ".cpp", ".cu", ".cuh", ".h", ".hpp", ".sh")
+"""Endings of a hook's own files, which a build may compile; never what a build has made."""
 
 
 def project_at(project: Project, tree: Path) -> Project:
     """The configuration for another checkout of the project's tree: its own, or the given one.
 
-    Files that the project's repository does not track are used from where they are: hooks outside the repository
-    are the same for every revision.
+    A configuration that the project's repository does not track is used from where it is: it is the same for every
+    revision.
     """
     if tree.resolve() == project.tree:
         return project
@@ -33,6 +36,21 @@ def project_at(project: Project, tree: Path) -> Project:
     if file is not None and file.is_file():
         return read_project(file)
     return project
+
+
+def lend_hooks(project: Project, tree: Path) -> None:
+    """Copy the files of `ops` that git does not track into another checkout, and sources of the same name.
+
+    Kernels that such a hook reads from beside it, and what it loads from a build, are then those of that checkout.
+    """
+    for entry in filter(is_file_name, project.ops):
+        file = (project.root / entry).resolve()
+        for source in (file.with_suffix(ending) for ending in SOURCES):
+            moved = _moved(project, source, tree)
+            if moved is None or moved.exists() or not source.is_file() or _is_tracked(project.tree, source):
+                continue
+            moved.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy(source, moved)
 
 
 def load_ops(project: Project, tree: Path | None = None) -> list[str]:

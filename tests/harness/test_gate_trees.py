@@ -90,7 +90,11 @@ def test_every_verdict_is_found(tree: TinyTree, tmp_path: Path) -> None:
         (("--op", "steady", "--op", "stedy"), 2, "did you mean 'steady'"),
         (("--case", "steady", "--case", "stedy/*"), 2, "--case stedy/* matches nothing"),
         (("--op", "/^st/", "--tag", "typo"), 2, "--tag typo matches nothing"),
-        (("--op", "steady", "--device", "cuda"), 5, "there is no such device"),
+        (
+            ("--op", "steady", "--device", "cuda"),
+            5,
+            "there is no such device here; its kernels are for cpu, not for cuda:0",
+        ),
     ],
 )
 def test_exit_codes(tree: TinyTree, chosen: tuple[str, ...], code: int, said: str) -> None:

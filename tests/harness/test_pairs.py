@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from itertools import pairwise
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -81,15 +80,33 @@ def measured(monkeypatch: pytest.MonkeyPatch, device: str, cpus: int) -> Machine
     return machine
 
 
-def test_the_next_process_imports_while_a_gpu_is_measured(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each process but the first starts before its turn, on the right side, and none is left over."""
-    log = measured(monkeypatch, "cuda:0", 16).log
+@pytest.mark.parametrize(("cpus", "ahead"), [(4, 1), (8, 2), (64, 3)])
+def test_the_next_processes_import_while_a_gpu_is_measured(
+    monkeypatch: pytest.MonkeyPatch, cpus: int, ahead: int
+) -> None:
+    """Each process starts before its turn, on the right side, and none is left over; more of them with more CPUs."""
+    log = measured(monkeypatch, "cuda:0", cpus).log
     sides = [word.removeprefix("run ") for word in log if word.startswith("run")]
     assert sides in (["base", "head", "head", "base"], ["head", "base", "base", "head"])
-    expected = ["look at 1", f"start {sides[0]}"]
-    for side, then in pairwise(sides):
-        expected += [f"start {then} early", f"run {side}"]
-    assert log == [*expected, f"run {sides[-1]}"]
+    expected = [f"start {side} early" for side in sides[:ahead]] + ["look at 1"]
+    for place, side in enumerate(sides):
+        expected += [f"start {then} early" for then in sides[place + ahead : place + ahead + 1]] + [f"run {side}"]
+    assert log == expected
+
+
+def test_processes_that_wait_for_other_blocks_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those that wait for the same blocks are kept; at the end none is left."""
+    machine, tree = Machine(), Tree(Path("/nowhere"), "", "a tree")
+    with WorkerPool({BASE: tree, HEAD: tree}) as pool:
+        monkeypatch.setattr(pool, "executor", machine.start)
+        pool.prepare((HEAD, BASE))
+        pool.prepare((HEAD, HEAD, BASE))
+        assert (len(machine.log), machine.open) == (4, 3)
+        pool.take(BASE).close()
+        assert machine.log[4:] == ["start base"]
+        pool.take(HEAD).close()
+        assert (len(machine.log), machine.open) == (5, 2)
+    assert machine.open == 0
 
 
 @pytest.mark.parametrize(("device", "cpus"), [("cpu", 16), ("cuda:0", 2)])

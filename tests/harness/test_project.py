@@ -130,6 +130,34 @@ def test_ops_of_another_checkout_are_imported_from_there(tmp_path: Path) -> None
     assert run_python(program) == ["new", "new file", "hook new"]
 
 
+def test_an_untracked_hook_reads_the_files_of_each_checkout(tmp_path: Path) -> None:
+    """Read from beside the hook, and built from a source that is not tracked either; a binary is not lent."""
+    tree, base = tmp_path / "tree", tmp_path / "base"
+    tree.mkdir()
+    (tree / "kernel.cu").write_text("old")
+    git(tree, "init", "-q")
+    git(tree, "add", ".")
+    git(tree, "commit", "-qm", "one")
+    git(tree, "worktree", "add", "-q", str(base))
+    (tree / "kernel.cu").write_text("new")
+    (tree / "hook.py").write_text(
+        "from pathlib import Path\n"
+        "for name in ('kernel.cu', 'made'): print((Path(__file__).parent / name).read_text())\n"
+    )
+    (tree / "hook.cu").write_text("bound to ")
+    (tree / "hook.o").write_text("compiled")
+    file = configure(tree, 'ops = ["hook.py"]\nbuild = "cat hook.cu kernel.cu >made"\n')
+    program = (
+        "import sys; from pathlib import Path; from opgauge.harness.project import active;"
+        f"active.choose(active.ProjectChoice(Path({str(file)!r})));"
+        "tree = Path(sys.argv[1]) if sys.argv[1:] else None; tree and active.lend(tree);"
+        "active.build(tree); active.load(tree)"
+    )
+    assert run_python(program, str(base)) == ["old", "bound to old"]
+    assert run_python(program) == ["new", "bound to new"]
+    assert not (base / "hook.o").exists()
+
+
 def run_python(program: str, *arguments: str) -> list[str]:
     """Lines that a fresh process prints."""
     done = subprocess.run(
