@@ -155,7 +155,6 @@ def _publish(done: Exploration, runs: str, output: Path | None, *, wrong: bool, 
 
 def _measure(store: Store, run_id: str, executor: LocalExecutor, ahead: int) -> Measure:
     """A function that runs trials and stores each result; results that an earlier part of the run stored are read."""
-    from opgauge.harness.result.figures import with_possible_figures
     from opgauge.harness.run.execute import ask_nothing
     from opgauge.harness.run.progress import Progress
     from opgauge.harness.run.runner import run as run_trials
@@ -168,9 +167,8 @@ def _measure(store: Store, run_id: str, executor: LocalExecutor, ahead: int) -> 
         with temporary_folder("opgauge-explore-") if ahead and len(new) > ahead else nullcontext(None) as kept:
             ask = ask_nothing if kept is None else compile_all(new, ahead, Progress(len(new)), kept=kept).ask
             for result in run_trials(new, executor, ask=ask):
-                possible = with_possible_figures(result)
-                store.add_result(run_id, possible)
-                stored[possible.trial.key] = possible
+                store.add_result(run_id, result)
+                stored[result.trial.key] = result
         return [stored[trial.key] for trial in trials]
 
     return measure

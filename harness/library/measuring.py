@@ -10,7 +10,6 @@ from opgauge.harness.case.filters import require_matches
 from opgauge.harness.errors import NothingError
 from opgauge.harness.measure import Limits
 from opgauge.harness.project import active
-from opgauge.harness.result.figures import with_possible_figures
 from opgauge.harness.result.result import Result
 from opgauge.harness.run.environment import capture
 from opgauge.harness.run.execute import LocalExecutor
@@ -60,7 +59,7 @@ def run(
     settings = load_settings()
     limits = Limits(budget_s=budget_s or settings.budget_s, turns=TURNS)
     with LocalExecutor(limits=limits, timeout_s=settings.timeout_s, threads=settings.threads) as executor:
-        found = list(map(with_possible_figures, run_trials(trials, executor)))
+        found = list(run_trials(trials, executor))
     if db is not None:
         with Store.open(db if "://" in db else f"sqlite:///{db}") as store:
             stored = store.begin_run(

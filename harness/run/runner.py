@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator
 
 from opgauge.harness.case.case import Case
+from opgauge.harness.result.figures import with_possible_figures
 from opgauge.harness.result.result import Result, Trial
 from opgauge.harness.run.execute import Ask, Executor, ask_nothing
 from opgauge.ops import Device, kernels
@@ -45,9 +46,10 @@ def plan(
 def run(trials: Iterable[Trial], executor: Executor, *, block: int = 0, ask: Ask = ask_nothing) -> Iterator[Result]:
     """Run `trials`; a result is yielded, for the caller to store, before the next trial begins.
 
-    ask: further request fields of each trial (see LocalExecutor.run_plain).
+    ask: further request fields of each trial (see LocalExecutor.run_plain). Figures that no measurement can give make a
+    result an error.
     """
-    yield from executor.run(trials, block=block, ask=ask)
+    yield from map(with_possible_figures, executor.run(trials, block=block, ask=ask))
 
 
 def _implementations(case: Case, backend: str, named: Collection[str] | None, *, cpu_fallback: bool) -> list[str]:

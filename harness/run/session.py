@@ -10,7 +10,6 @@ from typing import Protocol
 
 from opgauge.harness.errors import HarnessError
 from opgauge.harness.result.ceilings import Ceilings
-from opgauge.harness.result.figures import with_possible_figures
 from opgauge.harness.result.result import Profile, Result, Status, Trial
 from opgauge.harness.result.summary import PEERS
 from opgauge.harness.run.device_lock import device_locks
@@ -115,7 +114,7 @@ class Session:
                 executor.renew()
             with self.open_progress(len(trials)) as progress:
                 for result in run(progress.follow(trials), executor, block=block, ask=ask):
-                    plausible = peaks.judge(with_possible_figures(result))
+                    plausible = peaks.judge(result)
                     self.store.add_result(self.run_id, plausible)
                     progress.finished(plausible.trial, plausible)
                     raise_if_asked()
