@@ -19,12 +19,13 @@ Bind = Callable[[dict[str, Any], dict[str, Any]], Run]
 
 @dataclass(frozen=True)
 class Cheat:
-    """A kernel that must be flagged. case: name of its case below."""
+    """A kernel that must be flagged. case: name of its case below. harmless: why it need not be, if so."""
 
     name: str
     family: str
     case: str
     device: str = "cpu"
+    harmless: str = ""
 
 
 LATE = "later rounds"
@@ -57,10 +58,13 @@ def trial(cheat: Cheat, implementation: str = "") -> Trial:
     return Trial(case, implementation or cheat.name, backend, cheat.device)
 
 
-def cheat(family: str, case: str, device: str = "cpu", *, captures_inputs: bool = False) -> Callable[[Bind], Bind]:
+def cheat(
+    family: str, case: str, device: str = "cpu", *, captures_inputs: bool = False, harmless: str = ""
+) -> Callable[[Bind], Bind]:
     """Note `bind(inputs, out)`, which returns the call, as the cheat of its name.
 
-    Only workers register it as a kernel: tests in this process go over all kernels that there are.
+    harmless: why it need not be flagged, for honest kernels that do the same as a cheat. Only workers register it as
+    a kernel: tests in this process go over all kernels that there are.
     """
 
     def register(bind: Bind) -> Bind:
@@ -71,7 +75,7 @@ def cheat(family: str, case: str, device: str = "cpu", *, captures_inputs: bool 
             return bind({name: given[name] for name in names}, out)
 
         name = bind.__name__
-        CHEATS[name] = Cheat(name, family, case, device)
+        CHEATS[name] = Cheat(name, family, case, device, harmless)
         if IS_WORKER:
             backend = device.partition(":")[0]
             kernel(op, name, backend, ("float32",), prepare=True, captures_inputs=captures_inputs)(prepare)
