@@ -52,6 +52,7 @@ class FakeCuda:
             Event=lambda: FakeEvent(self),
             get_elapsed_time=lambda *_: self.elapsed_ms,
             MemoryHook=FakeHook,
+            get_current_stream=lambda: self,
             runtime=runtime,
         )
         self.ptr = 0

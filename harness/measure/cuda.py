@@ -17,13 +17,13 @@ from itertools import cycle
 from pathlib import Path
 from statistics import median
 from time import perf_counter, perf_counter_ns
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
 from opgauge.harness.measure.calibration import calibrate_cuda
 from opgauge.harness.measure.flush import Flush
-from opgauge.harness.measure.footprint import graph_names, memory_counter
+from opgauge.harness.measure.footprint import graph_names, peak_memory
 from opgauge.harness.measure.graphs import STAMPS, Graphs
 from opgauge.harness.measure.queue import Queue, Sample
 from opgauge.harness.measure.timer import Hooks, Limits, Timed, TimedHooks, UnfinishedError
@@ -63,6 +63,7 @@ class CudaTimer:
 
     name = "cuda-event-cold/2"
     name_with_gaps = name + WITH_GAPS
+    made: ClassVar[list[CudaTimer]] = []
 
     def __init__(self, index: int = 0, block: int = 0) -> None:
         xp = cupy()
@@ -87,6 +88,7 @@ class CudaTimer:
                     lambda place: self._stamp((1,), (1,), (stamps[place:],)),
                     stamps,
                 )
+        self.made.append(self)
         self._index, self._block = index, block
         self._torch: Any = None
         self._torch_places: Any = None
@@ -135,6 +137,27 @@ class CudaTimer:
         """Launch `blocks` · 256 threads that each do 4 · `rounds` multiply-adds."""
         self._multiply_add((blocks,), (256,), (out, np.uint32(rounds)))
 
+    def hold(self, ns: float) -> None:
+        """Occupy the timed stream for a while, without waiting."""
+        self._spin((1,), (1,), (np.uint64(ns), self._cupy.zeros(2, np.uint64), np.uint32(0)))
+
+    def rest(self) -> None:
+        """Wait for all streams of the device."""
+        self._device.synchronize()
+
+    def cold_queue(self, call: Bound) -> Queue | None:
+        """A queue whose samples flush the cache first; None if it cannot cover the call's host part."""
+        queue = self._make_queue(1, flush=True)
+        return queue if queue.adapt(call) else None
+
+    def captured(self, work: Callable[[], object]) -> Callable[[], float] | None:
+        """A function that replays the launches of `work` and returns their time in ns; None if capture fails."""
+        graph = self._graphs.capture(work)
+        if graph is None:
+            return None
+        queue = self._make_queue(1, flush=False)
+        return lambda: queue.sample(lambda: graph.launch(self._stream), 0).elapsed_ns
+
     def make_flush(self) -> Flush:
         """A callable that overwrites the device's L2 cache, on the stream on which calls are made."""
         return Flush(self._cupy, self._module, self._stream, int(self._device.attributes["L2CacheSize"]))
@@ -182,7 +205,7 @@ class CudaTimer:
         finally:
             if enabled:
                 gc.enable()
-        peak_bytes, allocations = self._memory(call)
+        peak_bytes, allocations = peak_memory(call, self._cupy, self._torch, self.synchronize)
         gaps = gaps or 2 * sum(sample.blocked for sample in cold) < len(cold)
         least_mhz = LEAST_CLOCK * median(clocks)
         kept = [
@@ -236,6 +259,9 @@ class CudaTimer:
             nonlocal returned
             around.before()
             samples.append(queue.sample(call, len(samples)))
+            if self._cupy.cuda.get_current_stream().ptr != self._stream.ptr:
+                msg = "left another stream current, on which later work would not be timed"
+                raise UnfinishedError(msg)
             is_late = self._is_late(samples[-1].elapsed_ns)
             around.after(samples[-1].returned)
             # only the last outputs are checked; references to the others would keep their memory allocated
@@ -322,26 +348,3 @@ class CudaTimer:
         """Names of the kernels that one call launches, in order; None if it cannot be captured."""
         graph = self._graphs.capture(call)
         return None if graph is None else graph_names(graph)
-
-    def _memory(self, call: Bound) -> tuple[int, int]:
-        """Peak of device memory during one call, beyond its outputs, and the number of allocations."""
-        torch = self._torch
-        if torch is not None:
-            torch.cuda.synchronize()
-            before, asked = torch.cuda.memory_allocated(), _torch_allocations(torch)
-            torch.cuda.reset_peak_memory_stats()
-            returned = call()
-            self.synchronize()
-            outputs = sum(int(item.nbytes) for item in returned if item is not None) if returned else 0
-            peak = int(torch.cuda.max_memory_allocated()) - int(before) - outputs
-            return max(peak, 0), _torch_allocations(torch) - asked
-        counter = memory_counter(self._cupy)
-        with counter:
-            call()
-            self.synchronize()
-        return int(counter.peak), int(counter.count)
-
-
-def _torch_allocations(torch: Any) -> int:
-    """Number of allocations from torch's pool since the process began."""
-    return int(torch.cuda.memory_stats().get("allocation.all.allocated", 0))

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ctypes
 import re
+from collections.abc import Callable
 from functools import cache
 from typing import Any
 
@@ -110,6 +111,32 @@ def _opening(text: str) -> int:
         if depth == 0:
             return place or len(text)
     return len(text)
+
+
+def peak_memory(call: Callable[[], Any], xp: Any, torch: Any, synchronize: Callable[[], None]) -> tuple[int, int]:
+    """Peak of device memory during one call, beyond its outputs, and the number of allocations.
+
+    xp: CuPy. torch: the module, if it allocates; else None.
+    """
+    if torch is not None:
+        torch.cuda.synchronize()
+        before, asked = torch.cuda.memory_allocated(), _torch_allocations(torch)
+        torch.cuda.reset_peak_memory_stats()
+        returned = call()
+        synchronize()
+        outputs = sum(int(item.nbytes) for item in returned if item is not None) if returned else 0
+        peak = int(torch.cuda.max_memory_allocated()) - int(before) - outputs
+        return max(peak, 0), _torch_allocations(torch) - asked
+    counter = memory_counter(xp)
+    with counter:
+        call()
+        synchronize()
+    return int(counter.peak), int(counter.count)
+
+
+def _torch_allocations(torch: Any) -> int:
+    """Number of allocations from torch's pool since the process began."""
+    return int(torch.cuda.memory_stats().get("allocation.all.allocated", 0))
 
 
 def memory_counter(xp: Any) -> Any:

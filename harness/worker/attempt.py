@@ -138,6 +138,11 @@ class Attempt:
             self.timer.synchronize()
         return returned
 
+    def blamed(self, call: Bound) -> Any:
+        """The call's value, without waiting for its work; exceptions are attributed to the kernel."""
+        with _blamed_on_kernel():
+            return call()
+
     def measure(self, call: Bound, limits: Limits, hooks: Hooks | None = None) -> Timed:
         """Time calls; hooks run before and after each sample. Raises WrongError if they do.
 

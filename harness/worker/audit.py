@@ -22,6 +22,7 @@ from opgauge.harness.worker.emphasis import allow_lost, choose_slices, emphasize
 from opgauge.harness.worker.input_changes import FreshValues, InputChange, InputChanges
 from opgauge.harness.worker.inputs import Inputs, on_host
 from opgauge.harness.worker.nearness import is_near
+from opgauge.harness.worker.probes import changed_output, draw_probe, read_probes
 from opgauge.harness.worker.regions import Pair, differ, is_flat, moved, run, slices
 from opgauge.harness.worker.time_share import TimeShare
 from opgauge.harness.worker.variation import Exchange, along, expect_slices, find_variation, take
@@ -40,8 +41,6 @@ DEVICE_FRESH_S = 0.015
 """Seconds for fresh values per trial on a GPU, if its share is less."""
 SMALL_BYTES = 64 << 10
 """Size up to which outputs are poisoned and compared whole each time."""
-PROBED = 64
-"""Elements of each output that are read right after a call has returned."""
 JUDGED = 4
 """Most slices whose reference is computed when their bits differ from the known ones."""
 LOOSE_BYTES = 16 << 20
@@ -83,12 +82,13 @@ class Audit:
         self.thorough: list[CallTime] = []  # samples on inputs and outputs that changed as a whole
         self.usual: list[CallTime] = []  # samples on inputs of which no values are fresh
         self.samples = self.whole = self.varied = self.fresh = 0
+        self.is_hot_wrong = False  # whether captured calls leave other outputs than others
 
     def before(self) -> None:
         """Change inputs and poison outputs; not timed."""
         sampled_s = self._sampled_s
         self.change(
-            whole=self._bytes <= SMALL_BYTES or self._whole.has_room(sampled_s),
+            whole=self.is_small or self._whole.has_room(sampled_s),
             fresh=self._fresh.has_room(sampled_s) and (not self.fresh or bool(self.rng.random() < 1 / 2)),
         )
 
@@ -104,7 +104,8 @@ class Audit:
             buffers.poison_parts(self.rng)
         if values is None:
             self.changes.apply(change, buffers.inputs, is_input=True)
-        self._probes = {name: self._draw_probe(name, array, whole=whole) for name, array in buffers.out.items()}
+        parts: Mapping[str, Any] = {} if whole else buffers.poisoned
+        self._probes = {name: draw_probe(array, self.rng, parts.get(name)) for name, array in buffers.out.items()}
         self._change = change
         self._ended = perf_counter()
         self._started = self._ended - begun
@@ -118,9 +119,12 @@ class Audit:
         self._sampled_s += begun - self._ended
         outputs = self._attempt.outputs(returned)
         if judged:
-            seen = {name: _at(outputs[name], probe) for name, probe in self._probes.items() if name in outputs}
+            seen = read_probes(outputs, self._probes)
             self._compare(outputs, change)
-            self._check_probes(outputs, seen)
+            late = changed_output(outputs, self._probes, seen)
+            if late:
+                reason = f"{late} was still written after the call had returned"
+                raise WrongError(reason)
         self.undo()
         self.samples += 1
         self.whole += change.whole
@@ -141,6 +145,25 @@ class Audit:
         if self._change is not None:
             self.changes.undo(self._change)
         self._change = None
+
+    @property
+    def is_small(self) -> bool:
+        """Whether outputs are poisoned and compared whole each time."""
+        return self._bytes <= SMALL_BYTES
+
+    @property
+    def pending(self) -> InputChange | None:
+        """The change that has not been undone."""
+        return self._change
+
+    def agrees(self, returned: Any) -> bool:
+        """Whether outputs are those of the pending change."""
+        try:
+            if self._change is not None:
+                self._compare(self._attempt.outputs(returned), self._change)
+        except WrongError:
+            return False
+        return True
 
     def disturb(self, returned: Any, *, fresh: bool) -> None:
         """Do as much other work as between calls on changed inputs, and leave inputs and outputs as they are."""
@@ -184,25 +207,6 @@ class Audit:
         case = self._attempt.case
         expected = expect(case, Inputs(on_host(self._attempt.buffers.inputs)))
         return allow_lost(expected, case.dtype, emphasized.outputs) if emphasized else expected
-
-    def _draw_probe(self, name: str, array: Any, *, whole: bool) -> Array:
-        """Flat indices of poisoned elements of an output, including the last."""
-        if not isinstance(array, np.ndarray) or not array.size:
-            return np.zeros(0, np.int64)
-        if whole:
-            places = self.rng.integers(0, array.size, PROBED)
-        else:
-            parts = self._attempt.buffers.poisoned[name]
-            places = np.array([self.rng.integers(part.start, min(part.stop, array.size)) for part in parts])
-        places[-1] = array.size - 1
-        return places
-
-    def _check_probes(self, outputs: Mapping[str, Any], seen: Mapping[str, Array]) -> None:
-        """Raise WrongError if an output has changed since the call returned."""
-        for name, values in seen.items():
-            if not has_bits(_at(outputs[name], self._probes[name]), values):
-                reason = f"{name} was still written after the call had returned"
-                raise WrongError(reason)
 
     def check_emphasis(self, call: Bound) -> None:
         """Call once on inputs in which few elements dominate (see `emphasis`); raises WrongError.
@@ -337,8 +341,3 @@ class Audit:
 
 WHEN = "in a timed sample"
 """When the audit found a fault, for messages."""
-
-
-def _at(array: Any, places: Array) -> Array:
-    """Elements of an array on the host by their flat index; empty for arrays elsewhere."""
-    return array.reshape(-1)[places] if isinstance(array, np.ndarray) and len(places) else np.zeros(0)

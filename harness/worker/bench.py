@@ -25,6 +25,7 @@ from opgauge.harness.worker.attempt import Attempt, Trusted, WrongError
 from opgauge.harness.worker.audit import Audit
 from opgauge.harness.worker.buffers import Buffers
 from opgauge.harness.worker.damage import with_damage, with_disturbance, with_late_damage, with_threads
+from opgauge.harness.worker.device_settings import is_exhausted
 from opgauge.harness.worker.faults import FAULTS, blamed_on_op, fault_fields
 from opgauge.harness.worker.held import HeldKernel
 from opgauge.harness.worker.idle import check_idle
@@ -141,6 +142,8 @@ class Bench:
 
     def _judged(self, result: Result, before: ProcessState) -> Result:
         """The result of a trial, judged by what it left in the process, which is restored."""
+        if result.trial.backend != "cpu" and is_exhausted():
+            result = replace(result, extra={**result.extra, "unfit": True})
         result = with_disturbance(
             with_damage(result, before, self.threads), zip(self.left, self.left_used, strict=False)
         )
@@ -290,6 +293,8 @@ class Bench:
                     ready.check_beside(measurement, phases)
                 if not is_brief:
                     ready.check_after(phases)
+                if ready.audit.is_hot_wrong:
+                    measurement = replace(measurement, hot_ns=None)
                 phases.varied = ready.audit.varied > 0
                 if tell is not None and attempt.repeatable:
                     phases.digests = tell(attempt, ready.returned)

@@ -6,6 +6,7 @@ import sys
 from collections.abc import Mapping
 from hashlib import sha256
 from importlib import import_module
+from operator import attrgetter
 from typing import Any
 
 import numpy as np
@@ -22,6 +23,8 @@ DLPACK_CPU = 1
 """DLPack's number of the device type CPU."""
 LIBRARIES = ("numpy", "cupy", "torch", "jax", "jaxlib", "numba", "numba_cuda")
 """Libraries whose arrays kernels may return."""
+PLAIN = {"cupy": ("ndarray",), "torch": ("Tensor", "nn.Parameter")}
+"""Classes of arrays of libraries whose classes may have subclasses."""
 FACTORS = (0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB)
 """Odd numbers that spread bits: Steele, Lea and Flood 2014, Fast Splittable Pseudorandom Number Generators."""
 
@@ -74,13 +77,16 @@ def mixed(array: Array) -> int:
 def is_array(value: Any) -> bool:
     """Whether a value is a number, an array of a known library, or of a subclass of NumPy's.
 
-    Other objects could compute when they are converted, after the timed call. A class can name any module as its own.
+    Other objects could compute when they are converted, after the timed call. A class can name any module as its own,
+    and be put there: of CuPy and torch, subclasses are none of theirs.
     """
-    kind = type(value)
+    kind, root = type(value), root_of(value)
     if issubclass(kind, np.ndarray | np.generic | bool | int | float | complex):
         return True
+    if root in PLAIN:
+        return any(kind is attrgetter(name)(sys.modules[root]) for name in PLAIN[root])
     module = sys.modules.get(kind.__module__)
-    return root_of(value) in LIBRARIES and getattr(module, kind.__name__, None) is kind
+    return root in LIBRARIES and getattr(module, kind.__name__, None) is kind
 
 
 def in_place(array: Any) -> Any:

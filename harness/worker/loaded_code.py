@@ -91,17 +91,67 @@ def code() -> dict[str, Any]:
             is_scalar = module is np and isinstance(value, type) and issubclass(value, SCALARS)
             if callable(value) and not is_scalar:
                 found[f"{module.__name__}.{name}"] = id(value)
-    device = sys.modules.get("cupy.cuda")
-    if device is not None:
-        found |= {
-            f"cupy.cuda.{name}": id(getattr(device, name, None)) for name in ("get_elapsed_time", "Event", "Stream")
-        }
+    found |= device_code()
     for name, module in list(sys.modules.items()):
         if name.startswith(HARNESS) and isinstance(module, types.ModuleType):
             for key, value in list(vars(module).items()):
                 if not key.startswith("__"):
                     found |= _parts(f"{name}.{key}", value, name)
     return found
+
+
+def device_code() -> dict[str, Any]:
+    """Functions and methods of CuPy and torch by which outputs are read and calls timed, and parts of the timers."""
+    found: dict[str, Any] = {}
+    for name in {"cupy", "cupy.cuda"} & sys.modules.keys():
+        for key, value in list(vars(sys.modules[name]).items()):
+            if callable(value) and not (isinstance(value, type) and issubclass(value, SCALARS)):
+                found[f"{name}.{key}"] = id(value)
+    for owner, names in METHODS.items():
+        watched = _find(owner)
+        chosen = names or {key for kind in getattr(watched, "__mro__", ()) for key in vars(kind)}
+        found |= {f"{owner}.{key}": id(_raw(watched, key)) for key in chosen if watched is not None}
+    timer = _find(f"{HARNESS}measure.cuda.CudaTimer")
+    for number, one in enumerate(getattr(timer, "made", ())):
+        found |= {f"timer {number}'s {key}": id(value) for key, value in vars(one).items() if "torch" not in key}
+    return found
+
+
+def _raw(owner: Any, key: str) -> Any:
+    """An attribute of a module, or of a class as it is stored there: not bound to the class."""
+    return next((vars(kind)[key] for kind in getattr(owner, "__mro__", (owner,)) if key in vars(kind)), None)
+
+
+def _find(name: str) -> Any:
+    """An object of a loaded module by its full name; None without one."""
+    module, _, key = name.rpartition(".")
+    return sys.modules.get(name) or getattr(sys.modules.get(module), key, None)
+
+
+METHODS: Mapping[str, tuple[str, ...]] = {
+    "cupy.ndarray": (),
+    "cupy.cuda.Event": (),
+    "cupy.cuda.Stream": (),
+    "cupy.cuda.MemoryHook": (),
+    "torch": ("Tensor", "from_dlpack", "from_numpy", "empty"),
+    "torch.Tensor": (
+        "detach",
+        "contiguous",
+        "view",
+        "cpu",
+        "numpy",
+        "resolve_conj",
+        "data_ptr",
+        "is_cuda",
+        "__dlpack__",
+    ),
+    "torch.cuda": (
+        *("memory_allocated", "max_memory_allocated", "reset_peak_memory_stats", "memory_stats"),
+        *("synchronize", "empty_cache", "current_stream", "ExternalStream"),
+    ),
+    "cuda.core": ("Program", "ProgramOptions"),
+}
+"""Classes of which all methods are watched, or modules and classes of which some functions are."""
 
 
 def _parts(name: str, value: Any, module: str) -> dict[str, Any]:

@@ -62,6 +62,10 @@ def check_beside(audit: Audit, attempt: Attempt, call: Bound, repeated: Measurem
     with no_garbage_collection(collect_first=False), np.errstate(all="ignore"):
         phases.begin(protocol.SUCCESSION)
         check_succession(audit, attempt, call, repeated)
+        if attempt.kernel.key.backend != "cpu":
+            from opgauge.harness.worker.device_calls import check_device_calls
+
+            check_device_calls(audit, attempt, call, repeated)
         phases.begin(protocol.SINGLE_CALLS)
         if repeated.calls_per_sample > 1:
             check_loops(audit, attempt, call, repeated)

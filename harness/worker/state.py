@@ -25,6 +25,7 @@ from typing import Any
 import numpy as np
 
 from opgauge.harness.worker.child_processes import changed_children, child_processes
+from opgauge.harness.worker.device_settings import device_settings, put_back_device
 from opgauge.harness.worker.library_settings import (
     blas_threads,
     numba_threads,
@@ -78,6 +79,7 @@ class ProcessState:
     modules: Mapping[str, int]
     definitions: Mapping[str, Any]
     settings: Mapping[str, Any]
+    device: Mapping[str, Any]
 
 
 def observe() -> ProcessState:
@@ -112,6 +114,7 @@ def observe() -> ProcessState:
         modules={name: id(module) for name, module in list(sys.modules.items())},
         definitions=definitions(),
         settings=settings(),
+        device=device_settings(),
     )
 
 
@@ -292,5 +295,6 @@ _REPAIRS: dict[str, tuple[_Text, Callable[[Any], Any] | None]] = {
     "modules": (changed_modules, None),
     "definitions": (changed_code, None),
     "settings": (changed_settings, put_back_settings),
+    "device": (lambda *_: "", put_back_device),
 }
 """Description of each change, and the function that undoes it; None: it cannot be undone."""

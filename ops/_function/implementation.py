@@ -106,10 +106,13 @@ class Implementation:
         function, names = self.function, tuple(out)
         is_filled = "out" in self._accepted or bool(self.inplace)
         finish = import_module("jax").block_until_ready if arrays == "jax" else None
+        begin = _waiting(next(iter(out.values()), None)) if arrays == "jax" else None
 
         def once() -> Any:
             for target, source in copies:
                 target[...] = source
+            if begin is not None:
+                begin()
             returned = function(**call) if run is None else run()
             if is_filled:
                 return None
@@ -151,6 +154,17 @@ CONVERTERS: dict[str, Function] = {
     "numba": _to_numba,
 }
 """Conversion of the harness' arrays, by array type."""
+
+
+def _waiting(array: Any) -> Function | None:
+    """A function that waits for the current CUDA stream; None on the CPU.
+
+    JAX runs on streams of its own, which would begin before the timed one.
+    """
+    if not hasattr(array, "__cuda_array_interface__"):
+        return None
+    stream: Function = import_module("cupy").cuda.get_current_stream().synchronize
+    return stream
 
 
 def _stream(array: Any, arrays: str) -> int:

@@ -1,0 +1,187 @@
+"""Calls on a GPU beside the samples: in the order of the timed stream, right after changes, and on fresh values.
+
+Samples begin after inputs have changed and the cache is flushed. A kernel that works on another stream could use that
+time, one that remembers results could be cheap on known values, and one that skips repeated work would have no hot
+time. Each check costs a few milliseconds per trial.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from itertools import count
+from time import perf_counter_ns
+from typing import Any
+
+from opgauge.harness.measure.cuda import CudaTimer
+from opgauge.harness.result.result import Measurement
+from opgauge.harness.result.time_text import time_text
+from opgauge.harness.worker.attempt import Attempt, WrongError
+from opgauge.harness.worker.audit import WHEN, Audit
+from opgauge.harness.worker.bits import has_bits, root_of
+from opgauge.ops import Bound
+from opgauge.ops._core.op import Array
+
+ORDERED, LEAST_HOLD_NS, MOST_HOLD_NS = 2, 3_000_000, 32_000_000
+"""Calls behind a change on their stream, and nanoseconds for which the stream is occupied meanwhile."""
+PROBES, PROBE = 8, 512
+"""Parts of an output, and their elements, that are copied when the timed stream has ended."""
+MOST_DEARER, LEAST_DEARER_NS = 1.5, 1_500
+"""Largest ratio of a hot call after a change to one without, and least difference in ns."""
+CALLS, LONG_NS, REPLAYS = 6, 300_000, 4
+"""Most calls of a graph, time of a call above which there are two, and replays of each graph."""
+LONGEST_NS = 20_000_000
+"""Time of a call above which it is not repeated here."""
+FRESH, MOST_FRESH = 2, 10
+"""Least and most pairs of samples on fresh and on known values."""
+MOST_FRESH_DEARER, LEAST_FRESH_DEARER_NS = 1.5, 700
+"""Largest ratio of a sample on fresh values to one on known values, and least difference in ns."""
+IN_ORDER = "in a call whose inputs changed right before it on the timed stream: it does not wait for that stream"
+"""When the check of the order found a fault, for messages."""
+
+
+def check_device_calls(audit: Audit, attempt: Attempt, call: Bound, measured: Measurement) -> None:
+    """Check calls of a kernel on a GPU, all of whose samples have been taken; raises WrongError.
+
+    Sets `audit.is_hot_wrong` if a captured call leaves other outputs than one that is not captured.
+    """
+    timer = attempt.timer
+    if not isinstance(timer, CudaTimer):
+        return
+    check_order(audit, attempt, call, timer)
+    if measured.median_ns > LONGEST_NS:
+        return
+    check_fresh(audit, call, timer, measured)
+    if measured.hot_ns is not None:
+        check_repeats(audit, attempt, call, timer, measured.hot_ns)
+
+
+def check_order(audit: Audit, attempt: Attempt, call: Bound, timer: CudaTimer) -> None:
+    """Change inputs on the occupied stream, then call, without waiting; raises WrongError.
+
+    Work that does not wait for the timed stream uses earlier inputs, or its outputs are poisoned afterwards. Work for
+    which that stream does not wait is unfinished when the stream has ended.
+    """
+    begun = perf_counter_ns()
+    attempt.blamed(call)
+    hold_ns = min(2 * (perf_counter_ns() - begun) + LEAST_HOLD_NS, MOST_HOLD_NS)
+    timer.rest()
+    for _ in range(ORDERED):
+        timer.hold(hold_ns)
+        audit.change(whole=audit.is_small, fresh=False)
+        outputs = attempt.outputs(returned := attempt.blamed(call))
+        places = {name: audit.rng.integers(0, max(array.size, 1), PROBES) for name, array in outputs.items()}
+        ended = _probed(outputs, places)
+        timer.rest()
+        late = [name for name, found in _probed(outputs, places).items() if not has_bits(found, ended[name])]
+        if late:
+            audit.undo()
+            reason = f"{late[0]} was still written after the timed stream had ended: it works on another stream"
+            raise WrongError(reason)
+        try:
+            audit.after(returned)
+        except WrongError as error:
+            reason = str(error).replace(WHEN, IN_ORDER)
+            raise WrongError(reason, error.check) from error
+
+
+def _probed(outputs: Mapping[str, Any], places: Mapping[str, Array]) -> dict[str, Any]:
+    """Copies of parts of outputs on the device, the last part included; of arrays on the host none."""
+    found = {}
+    for name, array in outputs.items():
+        if root_of(array) != "cupy" or not array.size:
+            continue
+        flat = array.reshape(-1)
+        starts = [*places[name].tolist(), max(array.size - PROBE, 0)]
+        found[name] = [flat[start : start + PROBE].copy() for start in starts]
+    return {f"{name} {number}": part for name, parts in found.items() for number, part in enumerate(parts)}
+
+
+def check_fresh(audit: Audit, call: Bound, timer: CudaTimer, measured: Measurement) -> None:
+    """Compare samples on values that inputs never had with those on known values; raises WrongError if dearer."""
+    queue = timer.cold_queue(call) if audit.can_freshen else None
+    if queue is None:
+        return
+    fresh_ns: list[float] = []
+    known_ns = [measured.median_ns]
+    for number in count(1):
+        for times, fresh in ((fresh_ns, True), (known_ns, False)):
+            audit.change(whole=True, fresh=fresh)
+            sample = queue.sample(call, 0)
+            audit.after(sample.returned, judged=False)
+            if sample.blocked or number == MOST_FRESH:
+                times.append(sample.elapsed_ns)
+        if not fresh_ns or number < FRESH:
+            continue
+        if min(fresh_ns) <= MOST_FRESH_DEARER * min(known_ns) + LEAST_FRESH_DEARER_NS:
+            return
+        if number == MOST_FRESH:
+            break
+    fresh_text, known_text = time_text(min(fresh_ns)), time_text(min(known_ns))
+    reason = f"a call takes {fresh_text} on values that the inputs never had and {known_text} on others"
+    reason += ": it remembers results"
+    raise WrongError(reason)
+
+
+def check_repeats(audit: Audit, attempt: Attempt, call: Bound, timer: CudaTimer, hot_ns: float) -> None:
+    """Compare a graph in which a change precedes each call with one of all changes first; raises WrongError.
+
+    Both have the same launches. A kernel that skips what it has done takes longer in the former, or leaves other
+    outputs.
+    """
+    audit.change(whole=audit.is_small, fresh=False)
+    try:
+        found = _replay(audit, attempt, call, timer, CALLS if hot_ns < LONG_NS else 2)
+    finally:
+        audit.undo()
+    if found is None:
+        return
+    (each_ns, is_each_right), (first_ns, is_first_right) = found
+    audit.is_hot_wrong = not is_first_right
+    if is_first_right and not is_each_right:
+        reason = "a call repeats its result, though its inputs have changed since the last one"
+        raise WrongError(reason)
+    more_ns = each_ns - first_ns
+    if is_first_right and more_ns > (MOST_DEARER - 1) * hot_ns + LEAST_DEARER_NS:
+        reason = f"a call takes {time_text(more_ns)} longer after a change than without: it does not repeat its work"
+        raise WrongError(reason)
+
+
+def _replay(
+    audit: Audit, attempt: Attempt, call: Bound, timer: CudaTimer, calls: int
+) -> list[tuple[float, bool]] | None:
+    """Least time per call, and whether outputs are right, of both graphs; None if calls cannot be captured.
+
+    Each begins and ends with the inputs of the audit's pending change.
+    """
+    changes, inputs, last = audit.changes, attempt.buffers.inputs, audit.pending
+    if last is None:
+        return None
+    others = [changes.choose(whole=last.whole) for _ in range(calls - 1)]
+    order = [*(replace(one, is_scaled=one.is_scaled and (calls - at) % 2 == 1) for at, one in enumerate(others)), last]
+    returned: list[Any] = [None, None]
+
+    def change(number: int) -> None:
+        changes.undo(order[number - 1])
+        changes.apply(order[number], inputs, is_input=True)
+        attempt.buffers.poison_parts(audit.rng)
+
+    def each() -> None:
+        for number in range(calls):
+            change(number)
+            returned[0] = call()
+
+    def all_first() -> None:
+        for number in range(calls):
+            change(number)
+        for _ in range(calls):
+            returned[1] = call()
+
+    found = []
+    for kind, work in enumerate((each, all_first)):
+        replay = timer.captured(work)
+        if replay is None:
+            return None
+        times = [replay() for _ in range(REPLAYS)]
+        found.append((min(times) / calls, audit.agrees(returned[kind])))
+    return found

@@ -1,0 +1,179 @@
+"""Checks of calls on a GPU, with a timer of a device that is not there: the calls run here, at times of their own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+from unittest.mock import Mock
+
+import numpy as np
+import pytest
+
+from opgauge.harness.case.case import Case
+from opgauge.harness.measure import timer_for
+from opgauge.harness.measure.cuda import CudaTimer
+from opgauge.harness.measure.queue import Sample
+from opgauge.harness.result.result import Measurement
+from opgauge.harness.worker import device_calls
+from opgauge.harness.worker.attempt import Attempt, WrongError
+from opgauge.harness.worker.audit import Audit
+from opgauge.harness.worker.device_calls import check_device_calls
+from opgauge.harness.worker.inputs import make_inputs
+from opgauge.harness.worker.verify import expect
+from opgauge.ops import find_kernel, find_op
+
+WORK_NS = 20_000.0
+"""Time of a call that works."""
+
+
+class Device(CudaTimer):
+    """Streams of a device that is not there: what a call gives it is done when the device rests."""
+
+    def __init__(self) -> None:
+        self.now_ns, self.is_capturing, self.is_first = 0.0, False, False
+        self.waiting: list[Callable[[], None]] = []
+        self.early: list[Callable[[], None]] = []
+
+    def hold(self, ns: float) -> None:
+        """Begin what another stream does early."""
+        assert ns > 0
+        for work in self.early:
+            work()
+
+    def rest(self) -> None:
+        """Do what waits."""
+        while self.waiting:
+            self.waiting.pop()()
+
+    def cold_queue(self, call: Callable[[], Any]) -> Any:
+        """A queue that calls, and reads the device's time."""
+
+        def sample(call: Callable[[], Any], _: int) -> Sample:
+            begun, returned = self.now_ns, call()
+            return Sample(self.now_ns - begun, blocked=True, returned=returned)
+
+        return Mock(sample=sample)
+
+    def captured(self, work: Callable[[], object]) -> Callable[[], float]:
+        """Do the work, as the replay of a graph would."""
+
+        def replay() -> float:
+            begun, self.is_capturing, self.is_first = self.now_ns, True, True
+            work()
+            self.is_capturing = False
+            return self.now_ns - begun
+
+        return replay
+
+
+class Kernel:
+    """A mean of rows on the device, in several ways."""
+
+    def __init__(self, attempt: Attempt, device: Device) -> None:
+        self.x, self.y = attempt.buffers.inputs["x"], attempt.buffers.out["out"]
+        self.device = device
+        self.known: dict[bytes, Any] = {}
+        self.left = (b"", b"")
+        self.ready = self.y.copy()
+
+    def honest(self) -> None:
+        """Work."""
+        self.y[...] = self.x.mean(axis=1, dtype=np.float64)
+        self.device.now_ns += WORK_NS
+
+    def early(self) -> None:
+        """Leave what another stream has computed."""
+        self.device.early = [lambda: self.ready.__setitem__(..., self.x.mean(axis=1, dtype=np.float64))]
+        self.y[...] = self.ready
+
+    def late(self) -> None:
+        """Let another stream work."""
+        self.device.waiting.append(self.honest)
+
+    def remembering(self) -> None:
+        """Look rows up by their content."""
+        for row in range(len(self.x)):
+            key = self.x[row].tobytes()
+            if key not in self.known:
+                self.known[key] = self.x[row].mean(dtype=np.float64)
+                self.device.now_ns += WORK_NS / len(self.x)
+            self.y[row] = self.known[key]
+
+    def repeating(self) -> None:
+        """Skip if nothing has changed."""
+        if (self.x.tobytes(), self.y.tobytes()) == self.left:
+            self.device.now_ns += 1_000
+            return
+        self.honest()
+        self.left = self.x.tobytes(), self.y.tobytes()
+
+    def skipping_in_graphs(self) -> None:
+        """Work once in each replay of a graph, as a kernel would that reads the clock."""
+        if not self.device.is_capturing or self.device.is_first:
+            self.honest()
+        self.device.is_first = False
+
+    def lazy_in_graphs(self) -> None:
+        """Do nothing in a graph."""
+        if not self.device.is_capturing:
+            self.honest()
+
+
+@contextmanager
+def made(seed: int) -> Iterator[tuple[Audit, Attempt, Device]]:
+    """An attempt whose baseline was accepted once, and whose timer is that of a device."""
+    case = Case("mean", "rows", {"x": (600, 40)}, "float32", find_op("mean").params(axis=1))
+    inputs, timer, device = make_inputs(case), timer_for("cpu", 0), Device()
+    with timer.session("numpy"):
+        attempt = Attempt(case, find_kernel("mean", "baseline", "cpu", "float32"), inputs.values, timer)
+        attempt.check(attempt.call(attempt.bind(), 0), expect(case, inputs), "in the first call")
+        attempt.timer = device
+        yield Audit(attempt, lambda: expect(case, inputs), seed=seed), attempt, device
+
+
+def check(way: str, seed: int = 1) -> Audit:
+    """Check a kernel after its samples."""
+    with made(seed) as (audit, attempt, device):
+        kernel = Kernel(attempt, device)
+        call = getattr(kernel, way)
+        call()
+        device.rest()
+        samples = 1_000.0 if way == "remembering" else WORK_NS
+        measured = Measurement(samples_ns=(samples,), timer="t", warmup=0, hot_ns=samples)
+        check_device_calls(audit, attempt, call, measured)
+        assert attempt.buffers.out_of_bounds_write() == ""
+        return audit
+
+
+@pytest.fixture(autouse=True)
+def _arrays_of_a_device(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Arrays here count as a device's, of which parts are copied when a stream has ended."""
+    monkeypatch.setattr(device_calls, "root_of", lambda _: "cupy")
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_an_honest_kernel_passes(seed: int) -> None:
+    """Its inputs are as before."""
+    assert not check("honest", seed).is_hot_wrong
+
+
+@pytest.mark.parametrize(
+    ("way", "words"),
+    [
+        ("early", "does not wait for that stream"),
+        ("late", "after the timed stream had ended"),
+        ("remembering", "remembers results"),
+        ("repeating", "does not repeat its work"),
+        ("skipping_in_graphs", "repeats its result"),
+    ],
+)
+def test_a_cheat_is_found(way: str, words: str) -> None:
+    """Work on other streams, and less work on known or unchanged values."""
+    with pytest.raises(WrongError, match=words):
+        check(way)
+
+
+def test_a_kernel_that_does_less_when_captured_has_no_hot_time() -> None:
+    """Nobody is blamed: a graph may not be fit for repeating."""
+    assert check("lazy_in_graphs").is_hot_wrong
