@@ -129,6 +129,13 @@ def test_a_few_late_samples_are_confirmed(
         measure(fake, replace(LIMITS, budget_s=0.0))
 
 
+def test_a_call_that_leaves_another_stream_current_is_told(fake: FakeCuda, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The harness would launch on it, and time an empty stream."""
+    monkeypatch.setattr(fake.cuda, "get_current_stream", lambda: SimpleNamespace(ptr=fake.ptr + 1))
+    with pytest.raises(UnfinishedError, match="another stream current"):
+        measure(fake)
+
+
 def test_the_hot_figure_is_a_graphs(fake: FakeCuda, monkeypatch: pytest.MonkeyPatch) -> None:
     """Many calls are captured once and replayed without a flush; the time is one call's, by the device's clock."""
     clock_ns = [0, 30_000, 50_200]

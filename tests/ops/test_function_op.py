@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -203,6 +205,28 @@ def test_implementations_that_do_not_fit_are_refused() -> None:
     x = np.ones((2, 2), np.float32)
     with pytest.raises(DefinitionError, match="returned None"):
         bind("rms", "nothing", {"x": x, "weight": x[0]}, {"out": x})()
+
+
+@pytest.mark.parametrize(("device", "order"), [("cuda", ["wait", "call", "ready"]), ("cpu", ["call", "ready"])])
+def test_jax_begins_when_the_timed_stream_has(monkeypatch: pytest.MonkeyPatch, device: str, order: list[str]) -> None:
+    """JAX runs on other streams: on a GPU its work would be done before the timed stream begins."""
+    log: list[str] = []
+    stream = SimpleNamespace(synchronize=lambda: log.append("wait"))
+    monkeypatch.setitem(sys.modules, "jax", SimpleNamespace(block_until_ready=lambda _: log.append("ready")))
+    monkeypatch.setitem(sys.modules, "jax.dlpack", SimpleNamespace(from_dlpack=lambda array: array))
+    monkeypatch.setitem(sys.modules, "cupy", SimpleNamespace(cuda=SimpleNamespace(get_current_stream=lambda: stream)))
+    made = opgauge.op(rms)
+
+    @made.implementation("jax", device=device, arrays="jax")
+    def _(x: Any, weight: Any, *, eps: float) -> Any:
+        log.append("call")
+        return x
+
+    array = np.ones((3, 4), np.float32)
+    out = SimpleNamespace(__cuda_array_interface__={}) if device == "cuda" else array
+    kernel = find_kernel("rms", "jax", device, "float32")
+    kernel.bind({"x": array, "weight": array}, find_op("rms").params(), {"out": out})()
+    assert log == order
 
 
 def test_shapes_that_the_reference_refuses_are_an_error_of_the_case() -> None:
