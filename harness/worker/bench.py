@@ -293,12 +293,10 @@ class Bench:
                     ready.check_beside(measurement, phases)
                 if not is_brief:
                     ready.check_after(phases)
-                if ready.audit.is_hot_wrong:
-                    measurement = replace(measurement, hot_ns=None)
                 phases.varied = ready.audit.varied > 0
                 if tell is not None and attempt.repeatable:
                     phases.digests = tell(attempt, ready.returned)
-        return ready, first, _with_resources(measurement, used)
+        return ready, first, _with_resources(ready.believed(measurement), used)
 
     def _attempt(self, trial: Trial, kernel: Kernel, timer: Timer, trusted: Trusted | None) -> Attempt:
         """An attempt on the buffers that all implementations of the current case share on a device.

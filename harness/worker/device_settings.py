@@ -19,7 +19,7 @@ LEAST_FREE = 1 / 8
 """Share of a device's memory that must be free after a trial; otherwise the process is replaced."""
 
 
-class Setting(NamedTuple):
+class DeviceSetting(NamedTuple):
     """Functions that read a setting and restore it."""
 
     read: Callable[[], Any]
@@ -66,35 +66,37 @@ def _timers() -> list[Any]:
     return list(module.CudaTimer.made) if module is not None and "cupy" in sys.modules else []
 
 
-def _settings() -> dict[str, Setting]:
+def _settings() -> dict[str, DeviceSetting]:
     """The settings of loaded libraries."""
     cupy: Any = sys.modules["cupy"]
     core, runtime, pool = cupy._core, cupy.cuda.runtime, cupy.get_default_memory_pool()  # noqa: SLF001
     found = {
-        "allocator": Setting(cupy.cuda.get_allocator, cupy.cuda.set_allocator),
-        "limit of the pool": Setting(pool.get_limit, lambda old: pool.set_limit(size=old)),
-        "routine accelerators": Setting(core.get_routine_accelerators, core.set_routine_accelerators),
-        "reduction accelerators": Setting(core.get_reduction_accelerators, core.set_reduction_accelerators),
+        "allocator": DeviceSetting(cupy.cuda.get_allocator, cupy.cuda.set_allocator),
+        "limit of the pool": DeviceSetting(pool.get_limit, lambda old: pool.set_limit(size=old)),
+        "routine accelerators": DeviceSetting(core.get_routine_accelerators, core.set_routine_accelerators),
+        "reduction accelerators": DeviceSetting(core.get_reduction_accelerators, core.set_reduction_accelerators),
     }
     for number in LIMITS:
-        found[f"limit {number}"] = Setting(
+        found[f"limit {number}"] = DeviceSetting(
             lambda number=number: runtime.deviceGetLimit(number),  # type: ignore[misc]
             lambda old, number=number: _set_limit(number, old),  # type: ignore[misc]
         )
     cublas: Any = sys.modules.get("cupy_backends.cuda.libs.cublas")
     if cublas is not None:
         handle = cupy.cuda.device.get_cublas_handle()
-        found["math mode"] = Setting(lambda: cublas.getMathMode(handle), lambda old: cublas.setMathMode(handle, old))
+        found["math mode"] = DeviceSetting(
+            lambda: cublas.getMathMode(handle), lambda old: cublas.setMathMode(handle, old)
+        )
     torch: Any = sys.modules.get("torch")
     if hasattr(torch, "backends") and torch.cuda.is_initialized():
         for name in ("enabled", "benchmark", "deterministic"):
-            found[f"torch.backends.cudnn.{name}"] = Setting(
+            found[f"torch.backends.cudnn.{name}"] = DeviceSetting(
                 lambda name=name: getattr(torch.backends.cudnn, name),  # type: ignore[misc]
                 lambda old, name=name: setattr(torch.backends.cudnn, name, old),  # type: ignore[misc]
             )
         share = getattr(torch.cuda, "get_per_process_memory_fraction", None)
         if share is not None:
-            found["torch's share"] = Setting(share, torch.cuda.set_per_process_memory_fraction)
+            found["torch's share"] = DeviceSetting(share, torch.cuda.set_per_process_memory_fraction)
     return found
 
 

@@ -27,7 +27,7 @@ WORK_NS = 20_000.0
 """Time of a call that works."""
 
 
-class Device(CudaTimer):
+class HostedDevice(CudaTimer):
     """Streams of a device that is not there: what a call gives it is done when the device rests."""
 
     def __init__(self) -> None:
@@ -67,10 +67,10 @@ class Device(CudaTimer):
         return replay
 
 
-class Kernel:
+class RowMeans:
     """A mean of rows on the device, in several ways."""
 
-    def __init__(self, attempt: Attempt, device: Device) -> None:
+    def __init__(self, attempt: Attempt, device: HostedDevice) -> None:
         self.x, self.y = attempt.buffers.inputs["x"], attempt.buffers.out["out"]
         self.device = device
         self.known: dict[bytes, Any] = {}
@@ -121,10 +121,10 @@ class Kernel:
 
 
 @contextmanager
-def made(seed: int) -> Iterator[tuple[Audit, Attempt, Device]]:
+def made(seed: int) -> Iterator[tuple[Audit, Attempt, HostedDevice]]:
     """An attempt whose baseline was accepted once, and whose timer is that of a device."""
     case = Case("mean", "rows", {"x": (600, 40)}, "float32", find_op("mean").params(axis=1))
-    inputs, timer, device = make_inputs(case), timer_for("cpu", 0), Device()
+    inputs, timer, device = make_inputs(case), timer_for("cpu", 0), HostedDevice()
     with timer.session("numpy"):
         attempt = Attempt(case, find_kernel("mean", "baseline", "cpu", "float32"), inputs.values, timer)
         attempt.check(attempt.call(attempt.bind(), 0), expect(case, inputs), "in the first call")
@@ -135,7 +135,7 @@ def made(seed: int) -> Iterator[tuple[Audit, Attempt, Device]]:
 def check(way: str, seed: int = 1) -> Audit:
     """Check a kernel after its samples."""
     with made(seed) as (audit, attempt, device):
-        kernel = Kernel(attempt, device)
+        kernel = RowMeans(attempt, device)
         call = getattr(kernel, way)
         call()
         device.rest()

@@ -17,18 +17,18 @@ from opgauge.harness.worker.state import observe, restore
 GIB = 1 << 30
 
 
-class Base:
+class ImaginedBase:
     """A base class with a method."""
 
     def record(self) -> None:
         """Record."""
 
 
-class Event(Base):
+class ImaginedEvent(ImaginedBase):
     """A class of CuPy's that is not there."""
 
 
-class Pool:
+class ImaginedPool:
     """A memory pool with a limit."""
 
     def __init__(self) -> None:
@@ -47,7 +47,7 @@ class Pool:
         self.kept = 0
 
 
-class Device:
+class ImaginedDevice:
     """CuPy with a device, neither of which is there."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -55,7 +55,7 @@ class Device:
         self.accelerators: dict[str, list[str]] = {"routine": ["cub"], "reduction": ["cub"]}
         self.limits = {0: 1024, 1: 4096, 2: 8192, 6: 0}
         self.taken = 0
-        self.pool = Pool()
+        self.pool = ImaginedPool()
         self.timer: Any = SimpleNamespace(_spin=object(), _empty=object(), _torch=None, rest=lambda: None)
         runtime = SimpleNamespace(
             deviceGetLimit=self.limits.__getitem__,
@@ -71,7 +71,7 @@ class Device:
         self.cuda: Any = ModuleType("cupy.cuda")
         vars(self.cuda).update(
             runtime=runtime,
-            Event=type("Event", (Event,), {}),
+            Event=type("Event", (ImaginedEvent,), {}),
             get_allocator=lambda: self.allocator,
             set_allocator=lambda new: setattr(self, "allocator", new),
             get_elapsed_time=lambda: 1.0,
@@ -90,9 +90,9 @@ class Device:
 
 
 @pytest.fixture
-def device(monkeypatch: pytest.MonkeyPatch) -> Device:
+def device(monkeypatch: pytest.MonkeyPatch) -> ImaginedDevice:
     """A device that this process has used."""
-    return Device(monkeypatch)
+    return ImaginedDevice(monkeypatch)
 
 
 @pytest.mark.parametrize(
@@ -105,7 +105,7 @@ def device(monkeypatch: pytest.MonkeyPatch) -> Device:
         (lambda device: setattr(device.timer, "_spin", device.timer._empty), "timer 0's _spin"),
     ],
 )
-def test_replaced_code_is_told(device: Device, replace: Callable[[Device], None], told: str) -> None:
+def test_replaced_code_is_told(device: ImaginedDevice, replace: Callable[[ImaginedDevice], None], told: str) -> None:
     """A function, an inherited method, and a part of the timer."""
     before = observe()
     assert not restore(before).text
@@ -115,14 +115,14 @@ def test_replaced_code_is_told(device: Device, replace: Callable[[Device], None]
     assert damage.is_lasting
 
 
-def test_what_torch_needs_in_a_timer_may_change(device: Device) -> None:
+def test_what_torch_needs_in_a_timer_may_change(device: ImaginedDevice) -> None:
     """A session sets it."""
     before = observe()
     device.timer._torch = object()
     assert not restore(before).text
 
 
-def test_settings_are_put_back_in_silence(device: Device) -> None:
+def test_settings_are_put_back_in_silence(device: ImaginedDevice) -> None:
     """Allocator, limit of the pool, accelerators, limits of the device."""
     before = observe()
     device.allocator, device.pool.limit = "managed", 1
@@ -134,24 +134,24 @@ def test_settings_are_put_back_in_silence(device: Device) -> None:
     assert device.limits == {0: 1024, 1: 4096, 2: 8192, 6: 0}
 
 
-def test_a_cache_that_was_set_aside_is_given_up(device: Device, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_cache_that_was_set_aside_is_given_up(device: ImaginedDevice, monkeypatch: pytest.MonkeyPatch) -> None:
     """Lines that a stream's window keeps are released too."""
     called: list[str] = []
 
-    class Driver:
+    class ImaginedDriver:
         def __getattr__(self, name: str) -> Callable[..., None]:
             return lambda *_: called.append(name)
 
     device.timer.stream_handle = 7
     before = observe()
     device.limits[6] = 1 << 20
-    monkeypatch.setattr("ctypes.CDLL", lambda _: Driver())
+    monkeypatch.setattr("ctypes.CDLL", lambda _: ImaginedDriver())
     assert not restore(before).text
     assert device.limits[6] == 0
     assert called == ["cuStreamSetAttribute", "cuCtxResetPersistingL2Cache"]
 
 
-def test_a_process_without_a_device_reads_nothing(device: Device, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_process_without_a_device_reads_nothing(device: ImaginedDevice, monkeypatch: pytest.MonkeyPatch) -> None:
     """Reading a limit would create a context."""
     monkeypatch.setattr(CudaTimer, "made", [])
     device.limits.clear()
@@ -160,13 +160,13 @@ def test_a_process_without_a_device_reads_nothing(device: Device, monkeypatch: p
 
 
 @pytest.mark.parametrize(("taken", "kept", "found"), [(10, 85, False), (90, 0, True), (50, 0, False)])
-def test_memory_that_is_kept_exhausts_a_device(device: Device, taken: int, kept: int, *, found: bool) -> None:
+def test_memory_that_is_kept_exhausts_a_device(device: ImaginedDevice, taken: int, kept: int, *, found: bool) -> None:
     """The pool's blocks do not count."""
     device.taken, device.pool.kept = taken * GIB, kept * GIB
     assert is_exhausted() is found
 
 
-def test_subclasses_of_libraries_arrays_are_not_theirs(device: Device) -> None:
+def test_subclasses_of_libraries_arrays_are_not_theirs(device: ImaginedDevice) -> None:
     """They could compute after the call, whatever module they name."""
     lazy = type("lazy", (device.cupy.ndarray,), {"__module__": "cupy"})
     device.cupy.lazy = lazy
