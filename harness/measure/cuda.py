@@ -137,18 +137,13 @@ class CudaTimer:
         """Launch `blocks` · 256 threads that each do 4 · `rounds` multiply-adds."""
         self._multiply_add((blocks,), (256,), (out, np.uint32(rounds)))
 
-    def hold(self, ns: float) -> None:
-        """Occupy the timed stream for a while, without waiting."""
-        self._spin((1,), (1,), (np.uint64(ns), self._cupy.zeros(2, np.uint64), np.uint32(0)))
-
     def rest(self) -> None:
         """Wait for all streams of the device."""
         self._device.synchronize()
 
-    def cold_queue(self, call: Bound) -> Queue | None:
-        """A queue whose samples flush the cache first; None if it cannot cover the call's host part."""
-        queue = self._make_queue(1, flush=True)
-        return queue if queue.adapt(call) else None
+    def cold_queue(self) -> Queue:
+        """A queue whose samples flush the cache first."""
+        return self._make_queue(1, flush=True)
 
     def captured(self, work: Callable[[], object]) -> Callable[[], float] | None:
         """A function that replays the launches of `work` and returns their time in ns; None if capture fails."""

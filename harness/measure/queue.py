@@ -50,18 +50,31 @@ class Queue:
         self._wait_ns = self._least_ns = SHORTEST_WAIT_NS
         self._most_ns = LONGEST_WAIT_NS
 
-    def sample(self, call: Callable[[], Any], slot: int, *, flush: bool = True) -> Sample:
+    def sample(
+        self,
+        call: Callable[[], Any],
+        slot: int,
+        *,
+        flush: bool = True,
+        before: Callable[[], object] = int,
+        after: Callable[[Any], object] = id,
+        wait_ns: int = 0,
+    ) -> Sample:
         """Time one call; `blocked` is true if all of it was enqueued before it could start.
 
+        before, after: enqueue work right before and after the timed region, the latter by the call's value. wait_ns:
+        least time for which the stream is occupied first.
         The next wait is longer if it was not, and a little shorter if it was, down to the one that `adapt` found:
         on a busy host enqueueing takes longer at times.
         """
         if flush and self._flush is not None:
             self._flush(slot % 256)
-        self._spin((1,), (1,), (np.uint64(self._wait_ns), self._seen, np.uint32(slot)))
+        self._spin((1,), (1,), (np.uint64(max(self._wait_ns, wait_ns)), self._seen, np.uint32(slot)))
+        before()
         self._start.record(self._stream)
         returned = call()
         self._stop.record(self._stream)
+        after(returned)
         blocked = not self._start.done
         self._stop.synchronize()
         wait_ns = int(SHRINK * self._wait_ns) if blocked else 2 * self._wait_ns

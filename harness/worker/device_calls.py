@@ -7,7 +7,7 @@ time. Each check costs a few milliseconds per trial.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from itertools import count
 from time import perf_counter_ns
@@ -20,22 +20,21 @@ from opgauge.harness.worker.attempt import Attempt, WrongError
 from opgauge.harness.worker.audit import WHEN, Audit
 from opgauge.harness.worker.bits import has_bits, root_of
 from opgauge.ops import Bound
-from opgauge.ops._core.op import Array
 
 ORDERED, LEAST_HOLD_NS, MOST_HOLD_NS = 2, 3_000_000, 32_000_000
 """Calls behind a change on their stream, and nanoseconds for which the stream is occupied meanwhile."""
-PROBES, PROBE = 8, 512
-"""Parts of an output, and their elements, that are copied when the timed stream has ended."""
+PROBE = 512
+"""Elements of each part of an output that is copied when the timed stream has ended."""
 MOST_DEARER, LEAST_DEARER_NS = 1.5, 1_500
 """Largest ratio of a hot call after a change to one without, and least difference in ns."""
 CALLS, LONG_NS, REPLAYS = 6, 300_000, 4
 """Most calls of a graph, time of a call above which there are two, and replays of each graph."""
 LONGEST_NS = 20_000_000
 """Time of a call above which it is not repeated here."""
-FRESH, MOST_FRESH = 2, 10
-"""Least and most pairs of samples on fresh and on known values."""
-MOST_FRESH_DEARER, LEAST_FRESH_DEARER_NS = 1.5, 700
-"""Largest ratio of a sample on fresh values to one on known values, and least difference in ns."""
+FRESH, MOST_PAIRS = 2, 10
+"""Least samples on fresh values, and most of these and of calls in order."""
+MOST_COLD_DEARER, LEAST_COLD_DEARER_NS = 1.5, 700
+"""Largest ratio of such a sample to a usual one, and least difference in ns."""
 IN_ORDER = "in a call whose inputs changed right before it on the timed stream: it does not wait for that stream"
 """When the check of the order found a fault, for messages."""
 
@@ -48,7 +47,7 @@ def check_device_calls(audit: Audit, attempt: Attempt, call: Bound, measured: Me
     timer = attempt.timer
     if not isinstance(timer, CudaTimer):
         return
-    check_order(audit, attempt, call, timer)
+    check_order(audit, attempt, call, timer, measured)
     if measured.median_ns > LONGEST_NS:
         return
     check_fresh(audit, call, timer, measured)
@@ -56,51 +55,67 @@ def check_device_calls(audit: Audit, attempt: Attempt, call: Bound, measured: Me
         check_repeats(audit, attempt, call, timer, measured.hot_ns)
 
 
-def check_order(audit: Audit, attempt: Attempt, call: Bound, timer: CudaTimer) -> None:
+def check_order(audit: Audit, attempt: Attempt, call: Bound, timer: CudaTimer, measured: Measurement) -> None:
     """Change inputs on the occupied stream, then call, without waiting; raises WrongError.
 
     Work that does not wait for the timed stream uses earlier inputs, or its outputs are poisoned afterwards. Work for
-    which that stream does not wait is unfinished when the stream has ended.
+    which that stream does not wait is unfinished when the stream has ended. Work that others do in advance takes time.
     """
     begun = perf_counter_ns()
     attempt.blamed(call)
     hold_ns = min(2 * (perf_counter_ns() - begun) + LEAST_HOLD_NS, MOST_HOLD_NS)
     timer.rest()
-    for _ in range(ORDERED):
-        timer.hold(hold_ns)
+    queue, times = timer.cold_queue(), []
+    seen: list[dict[str, Any]] = [{}, {}]
+
+    def change() -> None:
         audit.change(whole=audit.is_small, fresh=False)
-        outputs = attempt.outputs(returned := attempt.blamed(call))
-        places = {name: audit.rng.integers(0, max(array.size, 1), PROBES) for name, array in outputs.items()}
-        ended = _probed(outputs, places)
+
+    def look(returned: Any) -> None:
+        outputs, poisoned = attempt.outputs(returned), {} if audit.is_small else attempt.buffers.poisoned
+        places = {name: [part.start for part in poisoned.get(name, ())] for name in outputs}
+        seen[:] = outputs, _probed(outputs, places), places
+
+    for number in count(1):
+        sample = queue.sample(lambda: attempt.blamed(call), 0, before=change, after=look, wait_ns=hold_ns)
         timer.rest()
+        outputs, ended, places = seen
         late = [name for name, found in _probed(outputs, places).items() if not has_bits(found, ended[name])]
         if late:
-            audit.undo()
             reason = f"{late[0]} was still written after the timed stream had ended: it works on another stream"
             raise WrongError(reason)
         try:
-            audit.after(returned)
+            audit.after(sample.returned)
         except WrongError as error:
             reason = str(error).replace(WHEN, IN_ORDER)
             raise WrongError(reason, error.check) from error
+        times += [sample.elapsed_ns] if sample.blocked else []
+        if number >= ORDERED and min(times, default=0.0) <= _most_ns(measured.median_ns):
+            return
+        if number == MOST_PAIRS:
+            break
+    ordered, usual = time_text(min(times)), time_text(measured.median_ns)
+    reason = (
+        f"a call takes {ordered} right behind a change on its stream, and {usual} where other streams have time before"
+    )
+    raise WrongError(reason)
 
 
-def _probed(outputs: Mapping[str, Any], places: Mapping[str, Array]) -> dict[str, Any]:
-    """Copies of parts of outputs on the device, the last part included; of arrays on the host none."""
+def _probed(outputs: Mapping[str, Any], places: Mapping[str, Sequence[int]]) -> dict[str, Any]:
+    """Copies on the device of parts of outputs, the last elements first; of arrays on the host none."""
     found = {}
     for name, array in outputs.items():
-        if root_of(array) != "cupy" or not array.size:
-            continue
-        flat = array.reshape(-1)
-        starts = [*places[name].tolist(), max(array.size - PROBE, 0)]
-        found[name] = [flat[start : start + PROBE].copy() for start in starts]
-    return {f"{name} {number}": part for name, parts in found.items() for number, part in enumerate(parts)}
+        if root_of(array) == "cupy" and array.size:
+            flat = array.reshape(-1)
+            for start in (max(array.size - PROBE, 0), *places[name]):
+                found[f"{name}, from {start} on,"] = flat[start : start + PROBE].copy()
+    return found
 
 
 def check_fresh(audit: Audit, call: Bound, timer: CudaTimer, measured: Measurement) -> None:
     """Compare samples on values that inputs never had with those on known values; raises WrongError if dearer."""
-    queue = timer.cold_queue(call) if audit.can_freshen else None
-    if queue is None:
+    queue = timer.cold_queue()
+    if not audit.can_freshen or not queue.adapt(call):
         return
     fresh_ns: list[float] = []
     known_ns = [measured.median_ns]
@@ -109,18 +124,20 @@ def check_fresh(audit: Audit, call: Bound, timer: CudaTimer, measured: Measureme
             audit.change(whole=True, fresh=fresh)
             sample = queue.sample(call, 0)
             audit.after(sample.returned, judged=False)
-            if sample.blocked or number == MOST_FRESH:
-                times.append(sample.elapsed_ns)
-        if not fresh_ns or number < FRESH:
-            continue
-        if min(fresh_ns) <= MOST_FRESH_DEARER * min(known_ns) + LEAST_FRESH_DEARER_NS:
+            times.extend([sample.elapsed_ns] if sample.blocked else [])
+        if number >= FRESH and min(fresh_ns, default=0.0) <= _most_ns(min(known_ns)):
             return
-        if number == MOST_FRESH:
+        if number == MOST_PAIRS:
             break
     fresh_text, known_text = time_text(min(fresh_ns)), time_text(min(known_ns))
     reason = f"a call takes {fresh_text} on values that the inputs never had and {known_text} on others"
     reason += ": it remembers results"
     raise WrongError(reason)
+
+
+def _most_ns(usual_ns: float) -> float:
+    """Longest time of a cold call that does no more work than another one."""
+    return MOST_COLD_DEARER * usual_ns + LEAST_COLD_DEARER_NS
 
 
 def check_repeats(audit: Audit, attempt: Attempt, call: Bound, timer: CudaTimer, hot_ns: float) -> None:

@@ -32,6 +32,16 @@ extern "C" __global__ void norms_when_absent(const float* x, float* y, int lengt
   if (threadIdx.x == 0) y[blockIdx.x] = left[blockIdx.x] = norm;
 }
 
+// Works where every 64th element is not the one in `keys`; else copies what is ready.
+extern "C" __global__ void norms_if_other(const float* x, float* y, int length, const float* keys, const float* ready) {
+  const float* row = x + static_cast<long long>(blockIdx.x) * length;
+  const int samples = length / 64;
+  const bool is_other = threadIdx.x < samples && row[threadIdx.x * 64] != keys[blockIdx.x * samples + threadIdx.x];
+  const bool works = __syncthreads_or(is_other);
+  const float norm = works ? norm_of(row, length) : ready[blockIdx.x];
+  if (threadIdx.x == 0) y[blockIdx.x] = norm;
+}
+
 // Works where the output is garbage.
 extern "C" __global__ void norms_when_poisoned(const float* x, float* y, int length) {
   if (fabsf(y[blockIdx.x]) < 1e30f) return;

@@ -11,12 +11,14 @@ from argparse import ArgumentParser
 from collections.abc import Sequence
 from contextlib import ExitStack
 from itertools import cycle
+from statistics import median
 from time import monotonic
 
 from opgauge.harness.errors import WorkerError
 from opgauge.harness.measure import Limits
 from opgauge.harness.result.result import Result, Status
 from opgauge.harness.run.execute import LocalExecutor
+from opgauge.harness.worker.protocol import SUCCESSION
 from tests.cheats.catalogue import Cheat, trial
 from tests.cheats.test_cheats import MODULES, of_device
 
@@ -67,6 +69,7 @@ def main(arguments: Sequence[str]) -> int:
     cheats = sorted((one for one in of_device("cuda") if re.search(chosen.only, one.name)), key=rank)
     limits = Limits(budget_s=chosen.budget, min_samples=3, max_samples=20, warmup_s=0.005)
     begun, left = monotonic(), []
+    shares: list[float] = []
     with ExitStack() as stack:
         made = (LocalExecutor(limits=limits, timeout_s=TIMEOUT_S, preload=MODULES) for _ in range(PROCESSES))
         executors = [stack.enter_context(one) for one in made]
@@ -78,11 +81,16 @@ def main(arguments: Sequence[str]) -> int:
             try:
                 found, after = executor.run([trial(cheat), trial(cheat, "baseline")])
                 text = line(cheat, found, after, monotonic() - started)
+                phases = after.extra.get("phases_s", {})
+                if after.status is Status.OK and phases:
+                    shares.append(phases.get(SUCCESSION, 0.0) / sum(phases.values()))
             except WorkerError as error:
                 text = f"HARNESS FAILED  | {cheat.name} | {str(error)[-300:]!r}"
             sys.stdout.write(text + "\n")
             sys.stdout.flush()
-    sys.stdout.write(f"{len(cheats) - len(left)} cheats in {monotonic() - begun:.0f} s; not run: {left}\n")
+    share = f"checks beside the samples take {median(shares):.1%} of honest trials" if shares else "no honest trial"
+    took = f"{len(cheats) - len(left)} cheats in {monotonic() - begun:.0f} s"
+    sys.stdout.write(f"{took}; {share} of {chosen.budget:g} s; not run: {left}\n")
     return 0
 
 

@@ -47,6 +47,26 @@ def computes_early_and_copies(inputs: Arrays, out: Arrays) -> Run:
     return run
 
 
+@cheat("other streams", "long-rows", CUDA)
+def computes_early_and_again_if_changed(inputs: Arrays, out: Arrays) -> Run:
+    """The timed stream compares some elements with those that the other stream has read, and works if they differ."""
+    import cupy
+
+    stream, done = side_stream(), cupy.cuda.Event(disable_timing=True)
+    ready, keys = cupy.empty_like(out["y"]), cupy.empty_like(inputs["x"][:, ::64])
+
+    def run() -> None:
+        x = inputs["x"]
+        with stream:
+            keys[...] = x[:, ::64]
+            launch_rows("norms", x, ready)
+            done.record(stream)
+        cupy.cuda.get_current_stream().wait_event(done)
+        launch_rows("norms_if_other", x, out["y"], keys, ready)
+
+    return run
+
+
 @cheat("other streams", "sum", CUDA)
 def forks_without_joining(inputs: Arrays, out: Arrays) -> Run:
     """The other stream waits for the timed one, but not the other way round."""
