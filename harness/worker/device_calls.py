@@ -21,18 +21,18 @@ from opgauge.harness.worker.audit import WHEN, Audit
 from opgauge.harness.worker.bits import has_bits, root_of
 from opgauge.ops import Bound
 
-ORDERED, LEAST_HOLD_NS, MOST_HOLD_NS = 2, 3_000_000, 32_000_000
-"""Calls behind a change on their stream, and nanoseconds for which the stream is occupied meanwhile."""
+LEAST_HOLD_NS, MOST_HOLD_NS = 2_000_000, 32_000_000
+"""Nanoseconds for which the stream is occupied before a call."""
 PROBE = 512
 """Elements of each part of an output that is copied when the timed stream has ended."""
 MOST_DEARER, LEAST_DEARER_NS = 1.5, 1_500
 """Largest ratio of a hot call after a change to one without, and least difference in ns."""
-CALLS, LONG_NS, REPLAYS = 6, 300_000, 4
-"""Most calls of a graph, time of a call above which there are two, and replays of each graph."""
-LONGEST_NS = 20_000_000
-"""Time of a call above which it is not repeated here."""
-FRESH, MOST_PAIRS = 2, 10
-"""Least samples on fresh values, and most of these and of calls in order."""
+CALLS, REPLAYS = 6, 4
+"""Most calls of a graph, and replays of each graph; of long calls two."""
+LEAST_SAMPLES, MOST_SAMPLES = 2, 10
+"""Samples in order and on fresh values, one of long calls; and most before a difference counts."""
+LONG_NS, LONGEST_NS = 300_000, 5_000_000
+"""Time of a call from which few are made, and time above which none are repeated."""
 MOST_COLD_DEARER, LEAST_COLD_DEARER_NS = 1.5, 700
 """Largest ratio of such a sample to a usual one, and least difference in ns."""
 IN_ORDER = "in a call whose inputs changed right before it on the timed stream: it does not wait for that stream"
@@ -47,24 +47,23 @@ def check_device_calls(audit: Audit, attempt: Attempt, call: Bound, measured: Me
     timer = attempt.timer
     if not isinstance(timer, CudaTimer):
         return
-    check_order(audit, attempt, call, timer, measured)
-    if measured.median_ns > LONGEST_NS:
-        return
-    check_fresh(audit, call, timer, measured)
-    if measured.hot_ns is not None:
+    begun = perf_counter_ns()
+    attempt.blamed(call)
+    wait_ns = min(2 * (perf_counter_ns() - begun) + LEAST_HOLD_NS, MOST_HOLD_NS)
+    timer.rest()
+    check_order(audit, attempt, call, wait_ns, measured)
+    check_fresh(audit, attempt, call, wait_ns, measured)
+    if measured.hot_ns is not None and measured.median_ns < LONGEST_NS:
         check_repeats(audit, attempt, call, timer, measured.hot_ns)
 
 
-def check_order(audit: Audit, attempt: Attempt, call: Bound, timer: CudaTimer, measured: Measurement) -> None:
+def check_order(audit: Audit, attempt: Attempt, call: Bound, wait_ns: int, measured: Measurement) -> None:
     """Change inputs on the occupied stream, then call, without waiting; raises WrongError.
 
     Work that does not wait for the timed stream uses earlier inputs, or its outputs are poisoned afterwards. Work for
     which that stream does not wait is unfinished when the stream has ended. Work that others do in advance takes time.
     """
-    begun = perf_counter_ns()
-    attempt.blamed(call)
-    hold_ns = min(2 * (perf_counter_ns() - begun) + LEAST_HOLD_NS, MOST_HOLD_NS)
-    timer.rest()
+    timer: Any = attempt.timer
     queue, times = timer.cold_queue(), []
     seen: list[dict[str, Any]] = [{}, {}]
 
@@ -77,7 +76,7 @@ def check_order(audit: Audit, attempt: Attempt, call: Bound, timer: CudaTimer, m
         seen[:] = outputs, _probed(outputs, places), places
 
     for number in count(1):
-        sample = queue.sample(lambda: attempt.blamed(call), 0, before=change, after=look, wait_ns=hold_ns)
+        sample = queue.sample(lambda: attempt.blamed(call), 0, before=change, after=look, wait_ns=wait_ns)
         timer.rest()
         outputs, ended, places = seen
         late = [name for name, found in _probed(outputs, places).items() if not has_bits(found, ended[name])]
@@ -90,9 +89,9 @@ def check_order(audit: Audit, attempt: Attempt, call: Bound, timer: CudaTimer, m
             reason = str(error).replace(WHEN, IN_ORDER)
             raise WrongError(reason, error.check) from error
         times += [sample.elapsed_ns] if sample.blocked else []
-        if number >= ORDERED and min(times, default=0.0) <= _most_ns(measured.median_ns):
+        if number >= _least(measured) and min(times, default=0.0) <= _most_ns(measured.median_ns):
             return
-        if number == MOST_PAIRS:
+        if number == MOST_SAMPLES:
             break
     ordered, usual = time_text(min(times)), time_text(measured.median_ns)
     reason = (
@@ -107,32 +106,42 @@ def _probed(outputs: Mapping[str, Any], places: Mapping[str, Sequence[int]]) -> 
     for name, array in outputs.items():
         if root_of(array) == "cupy" and array.size:
             flat = array.reshape(-1)
-            for start in (max(array.size - PROBE, 0), *places[name]):
+            for start in (max(array.size - PROBE, 0), 0, *places[name]):
                 found[f"{name}, from {start} on,"] = flat[start : start + PROBE].copy()
     return found
 
 
-def check_fresh(audit: Audit, call: Bound, timer: CudaTimer, measured: Measurement) -> None:
+def check_fresh(audit: Audit, attempt: Attempt, call: Bound, wait_ns: int, measured: Measurement) -> None:
     """Compare samples on values that inputs never had with those on known values; raises WrongError if dearer."""
-    queue = timer.cold_queue()
-    if not audit.can_freshen or not queue.adapt(call):
+    if not audit.can_freshen:
         return
+    timer: Any = attempt.timer
+    queue = timer.cold_queue()
     fresh_ns: list[float] = []
     known_ns = [measured.median_ns]
+
+    def sample(times: list[float], *, fresh: bool) -> None:
+        audit.change(whole=True, fresh=fresh)
+        found = queue.sample(lambda: attempt.blamed(call), 0, wait_ns=wait_ns // 2)
+        audit.after(found.returned, judged=False)
+        times.extend([found.elapsed_ns] if found.blocked else [])
+
     for number in count(1):
-        for times, fresh in ((fresh_ns, True), (known_ns, False)):
-            audit.change(whole=True, fresh=fresh)
-            sample = queue.sample(call, 0)
-            audit.after(sample.returned, judged=False)
-            times.extend([sample.elapsed_ns] if sample.blocked else [])
-        if number >= FRESH and min(fresh_ns, default=0.0) <= _most_ns(min(known_ns)):
+        sample(fresh_ns, fresh=True)
+        if number >= _least(measured) and min(fresh_ns, default=0.0) <= _most_ns(min(known_ns)):
             return
-        if number == MOST_PAIRS:
+        if number == MOST_SAMPLES:
             break
+        sample(known_ns, fresh=False)
     fresh_text, known_text = time_text(min(fresh_ns)), time_text(min(known_ns))
     reason = f"a call takes {fresh_text} on values that the inputs never had and {known_text} on others"
     reason += ": it remembers results"
     raise WrongError(reason)
+
+
+def _least(measured: Measurement) -> int:
+    """Number of samples without a difference."""
+    return LEAST_SAMPLES if measured.median_ns < LONG_NS else 1
 
 
 def _most_ns(usual_ns: float) -> float:
@@ -199,6 +208,6 @@ def _replay(
         replay = timer.captured(work)
         if replay is None:
             return None
-        times = [replay() for _ in range(REPLAYS)]
+        times = [replay() for _ in range(REPLAYS if calls > LEAST_SAMPLES else 2)]
         found.append((min(times) / calls, audit.agrees(returned[kind])))
     return found

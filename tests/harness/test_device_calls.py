@@ -52,7 +52,7 @@ class HostedDevice(CudaTimer):
             after(returned)
             return Sample(elapsed_ns, blocked=True, returned=returned)
 
-        return Mock(sample=sample, adapt=lambda _: True)
+        return Mock(sample=sample)
 
     def captured(self, work: Callable[[], object]) -> Callable[[], float]:
         """Do the work, as the replay of a graph would."""
