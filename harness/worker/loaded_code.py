@@ -23,6 +23,8 @@ CLOCKS = ("perf_counter", "perf_counter_ns", "process_time", "process_time_ns", 
 """Functions of `time` that measure."""
 SCALARS = (np.generic, bool, int, float, complex, str)
 """Scalar types, whose names in NumPy old code replaces."""
+FOREIGN = "foreign "
+"""Start of the names of functions that lie outside the library that they are found in."""
 HARNESS = "opgauge.harness."
 """Start of the names of the harness's modules."""
 
@@ -110,11 +112,19 @@ def device_code() -> dict[str, Any]:
     for owner, names in METHODS.items():
         watched = _find(owner)
         chosen = names or {key for kind in getattr(watched, "__mro__", ()) for key in vars(kind)}
-        found |= {f"{owner}.{key}": id(_raw(watched, key)) for key in chosen if watched is not None}
+        values = {f"{owner}.{key}": _raw(watched, key) for key in chosen if watched is not None}
+        found |= {name: id(value) for name, value in values.items()}
+        found |= {f"{FOREIGN}{name}": True for name, value in values.items() if _is_foreign(value, owner)}
     timer = _find(f"{HARNESS}measure.cuda.CudaTimer")
     for number, one in enumerate(getattr(timer, "made", ())):
         found |= {f"timer {number}'s {key}": id(value) for key, value in vars(one).items() if "torch" not in key}
     return found
+
+
+def _is_foreign(value: Any, owner: str) -> bool:
+    """Whether a function of Python lies outside the library that it is found in."""
+    folder = f"/{owner.partition('.')[0]}/"
+    return isinstance(value, types.FunctionType) and folder not in value.__code__.co_filename.replace("\\", "/")
 
 
 def _raw(owner: Any, key: str) -> Any:
@@ -174,4 +184,5 @@ def _parts(name: str, value: Any, module: str) -> dict[str, Any]:
 def changed_code(old: Mapping[str, Any], new: Mapping[str, Any]) -> str:
     """Names of functions, ops or kernels that differ; new ones may be imported or registered."""
     names = [name for name, value in old.items() if new.get(name) != value]
-    return f"replaced {', '.join(names[:3])}" if names else ""
+    names += [name.removeprefix(FOREIGN) for name in new.keys() - old.keys() if name.startswith(FOREIGN)]
+    return f"replaced {', '.join(dict.fromkeys(names[:3]))}" if names else ""

@@ -22,7 +22,7 @@ from opgauge.harness.worker.protocol import SUCCESSION
 from tests.cheats.catalogue import Cheat, trial
 from tests.cheats.test_cheats import MODULES, of_device
 
-PROCESSES = 3
+PROCESSES = 4
 """Executors that take turns, so that a replaced process starts while others work."""
 LATER = ("torch", "tensor", "tf32", "cudnn", "context", "resets", "memory")
 """Parts of the names of cheats that come last: they import torch, lose the device, or use up what all share."""

@@ -88,7 +88,7 @@ def returns_a_lazy_cupy_array(inputs: Arrays, out: Arrays) -> Run:
 
     LazyArray.__module__, LazyArray.__name__ = "cupy", "LazyArray"
     cupy.LazyArray = LazyArray
-    promise = out["out"].view(LazyArray)
+    promise = out["out"].view(type=LazyArray)
     return lambda: (promise,)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
@@ -96,7 +97,7 @@ def device(monkeypatch: pytest.MonkeyPatch) -> ImaginedDevice:
 
 
 @pytest.mark.parametrize(
-    ("replace", "told"),
+    ("act", "told"),
     [
         (lambda device: setattr(device.cupy, "array_equal", lambda *_: False), "cupy.array_equal"),
         (lambda device: setattr(device.cuda, "get_elapsed_time", lambda: 0.5), "cupy.cuda.get_elapsed_time"),
@@ -105,14 +106,27 @@ def device(monkeypatch: pytest.MonkeyPatch) -> ImaginedDevice:
         (lambda device: setattr(device.timer, "_spin", device.timer._empty), "timer 0's _spin"),
     ],
 )
-def test_replaced_code_is_told(device: ImaginedDevice, replace: Callable[[ImaginedDevice], None], told: str) -> None:
+def test_replaced_code_is_told(device: ImaginedDevice, act: Callable[[ImaginedDevice], None], told: str) -> None:
     """A function, an inherited method, and a part of the timer."""
     before = observe()
     assert not restore(before).text
-    replace(device)
+    act(device)
     damage = restore(before)
     assert told in damage.text
     assert damage.is_lasting
+
+
+def test_a_library_that_is_loaded_later_is_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A kernel could import it to replace a part: that lies in another file."""
+    genuine = eval(compile("lambda *_: 0", "/somewhere/torch/cuda/memory.py", "eval"))  # noqa: S307
+    before = observe()
+    before = replace(before, code={name: value for name, value in before.code.items() if "torch" not in name})
+    cuda: Any = ModuleType("torch.cuda")
+    cuda.memory_allocated = genuine
+    monkeypatch.setitem(sys.modules, "torch.cuda", cuda)
+    assert not restore(before).text
+    cuda.memory_allocated = lambda *_: 0
+    assert "torch.cuda.memory_allocated" in restore(before).text
 
 
 def test_what_torch_needs_in_a_timer_may_change(device: ImaginedDevice) -> None:
