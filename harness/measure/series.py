@@ -22,7 +22,7 @@ LEAST_SHARE = 0.2
 def describe(samples_ns: Sequence[float]) -> str:
     """Drift or modes of samples, in the order in which they were taken, in words; empty without either."""
     count = len(samples_ns)
-    if count < LEAST:
+    if count < LEAST or min(samples_ns) <= 0:
         return ""
     third = count // 3
     first, middle, last = (

@@ -33,8 +33,11 @@ LEAST_SAMPLES, MOST_SAMPLES = 2, 10
 """Samples in order and on fresh values, one of long calls; and most before a difference counts."""
 LONG_NS, LONGEST_NS = 300_000, 5_000_000
 """Time of a call from which few are made, and time above which none are repeated."""
-MOST_COLD_DEARER, LEAST_COLD_DEARER_NS = 1.5, 700
-"""Largest ratio of such a sample to a usual one, and least difference in ns."""
+MOST_COLD_DEARER, LEAST_COLD_DEARER_NS = 1.25, 500
+"""Largest ratio of such a sample to a usual one, and least difference in ns.
+
+On an H200 the lesser of two samples of 456 honest results was at most 1.23 times the usual time.
+"""
 IN_ORDER = "in a call whose inputs changed right before it on the timed stream: it does not wait for that stream"
 """When the check of the order found a fault, for messages."""
 

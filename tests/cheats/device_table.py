@@ -20,7 +20,7 @@ from opgauge.harness.result.result import Result, Status
 from opgauge.harness.run.execute import LocalExecutor
 from opgauge.harness.worker.protocol import SUCCESSION
 from tests.cheats.catalogue import Cheat, trial
-from tests.cheats.test_cheats import MODULES, of_device
+from tests.cheats.test_cheats import MODULES, assert_flagged, of_device
 
 PROCESSES = 4
 """Executors that take turns, so that a replaced process starts while others work."""
@@ -41,10 +41,11 @@ def ratio(one: float | None, other: float | None) -> str:
 
 def verdict(cheat: Cheat, found: Result) -> str:
     """Whether the outcome is the expected one."""
-    is_ok = found.status is Status.OK
-    if cheat.harmless:
-        return "as expected" if is_ok else "HONEST, FLAGGED"
-    return "PASSED" if is_ok else "as expected"
+    try:
+        assert_flagged(cheat, found)
+    except AssertionError:
+        return "HONEST, FLAGGED" if cheat.harmless else "PASSED"
+    return "as expected"
 
 
 def line(cheat: Cheat, found: Result, after: Result, seconds: float) -> str:

@@ -68,7 +68,7 @@ class CacheWindow(ctypes.Structure):
     )
 
 
-@cheat("caching", "long-rows", CUDA)
+@cheat("caching", "long-rows", CUDA, harmless="the flush reaches this part too: its times are those without it")
 def keeps_its_input_in_the_cache(inputs: Arrays, out: Arrays) -> Run:
     """A part of the cache is set aside for it, so that a flush may not reach it."""
     import cupy

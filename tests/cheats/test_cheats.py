@@ -37,10 +37,13 @@ SPREADING = ("process", "state left behind", "changing inputs")
 for _name in MODULES[1:]:
     import_module(_name)
 LIMITS = Limits(budget_s=0.1, min_samples=3, max_samples=20, warmup_s=0.005)
+COLD_ONLY = {"works_less_when_captured": "its cold time is that of its work"}
+"""Cheats that pass without a hot time, and why."""
 LEAST_KINDS, LEAST_ON_DEVICE = 140, 80
 SOMETIMES = {
     "is_wrong_once_in_a_hundred": "a run of few calls may miss it",
     "adds_the_last_half_in_background": "with a core to spare the thread may be done when the call returns",
+    "leave_managed_allocator": "the process may crash, or the allocator is put back",
 }
 """Cheats that may pass, and why."""
 AT_WORK = {
@@ -70,6 +73,8 @@ def assert_flagged(cheat: Cheat, found: Result) -> None:
         assert found.status is Status.OK, found.reason
         return
     if cheat.name in SOMETIMES and found.status is Status.OK:
+        return
+    if cheat.name in COLD_ONLY and found.measurement is not None and found.measurement.hot_ns is None:
         return
     if cheat.name in AT_WORK and found.measurement is not None and found.measurement.calls_per_sample == 1:
         return

@@ -37,3 +37,9 @@ def test_two_modes_are_told(every: int) -> None:
 def test_few_samples_tell_nothing() -> None:
     """Below nine samples there is no verdict."""
     assert describe([1.0, 2.0, 3.0]) == ""
+
+
+def test_times_of_zero_have_no_series() -> None:
+    """A replaced clock gives them; another check finds that."""
+    assert describe([0.0] * 20) == ""
+    assert describe([0.0, *([1.0] * 19)]) == ""
