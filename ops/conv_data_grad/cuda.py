@@ -5,7 +5,9 @@ Columns and a fold are used if the tensor cores lack the dtype, or a tap reaches
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
+from itertools import product
 from math import gcd, prod
 from typing import Any, NamedTuple
 
@@ -22,8 +24,9 @@ from opgauge.ops._cuda.fill import bind_fill
 from opgauge.ops._cuda.gemm.launch import multiply
 from opgauge.ops._cuda.gemm.problem import SPLITS, TRANSPOSE, GemmProblem, Matrix
 from opgauge.ops._cuda.gemm.select import supported, workspace_bytes
-from opgauge.ops._cuda.source import CudaSource, Gpu, current_gpu, multiprocessors
+from opgauge.ops._cuda.source import CudaSource, Gpu, current_gpu, multiprocessors, whole_vector
 from opgauge.ops._cuda.struct import DIVISOR, divisor, pack
+from opgauge.ops.conv_data_grad.cuda_depthwise import PIXELS, STRIDES, TAPS, DepthwiseConfig, depthwise_config
 from opgauge.ops.conv_data_grad.cuda_direct import DirectConfig, convolve_directly, direct_config
 from opgauge.ops.conv_data_grad.cuda_gather import gather, gather_layout
 from opgauge.ops.conv_data_grad.cuda_small import THREADS, SmallConfig, replaces_direct, replaces_product, small_config
@@ -39,8 +42,8 @@ partial sums of at least three fit these bytes: on an H200 1.2 to 4.5 times as f
 _FOLD_BLOCKS = 16
 """Maximum blocks per multiprocessor that fold columns into dx: more shorten the last wave, each has a cost."""
 _AXES = np.dtype(
-    [(name, np.int32, (AXES,)) for name in ("kernel", "out", "padding", "dilation", "step", "move")]
-    + [(name, DIVISOR, (AXES,)) for name in ("size", "stride")]
+    [(name, np.int32, (AXES,)) for name in ("kernel", "out", "padding", "move")]
+    + [(name, DIVISOR, (AXES,)) for name in ("size", "stride", "dilation", "step")]
 )
 """`Axes` of kernels.cu: the shape of the convolution, by spatial axis; see `Reach` there for step and move."""
 _COLUMNS = np.dtype([(name, np.int64) for name in ("image", "group", "channel", "tap", "pixel")])
@@ -61,10 +64,23 @@ def _multiply_name(dtype: str, last: bool) -> str:  # noqa: FBT001
     return f"multiply<{dtype_info(dtype).ctype}, {str(last).lower()}>"
 
 
+def _depthwise_name(dtype: str, vector: int, taps: int, stride: int) -> str:
+    return f"depthwise<{dtype_info(dtype).ctype}, {vector}, {taps}, {stride}>"
+
+
+def _depthwise_names(dtype: str) -> Iterator[str]:
+    vectors = (1, 16 // dtype_info(dtype).itemsize)
+    return (_depthwise_name(dtype, *numbers) for numbers in product(vectors, TAPS, STRIDES))
+
+
 SOURCE = CudaSource(
     __file__,
     "kernels.cu",
-    tuple(name(dtype, last) for name in (_fold_name, _multiply_name) for dtype in FLOATS for last in (False, True)),
+    (
+        *(name(dtype, last) for name in (_fold_name, _multiply_name) for dtype in FLOATS for last in (False, True)),
+        *(name for dtype in FLOATS for name in _depthwise_names(dtype)),
+    ),
+    constants={"PIXELS": PIXELS},
     structs={"Axes": _AXES, "Columns": _COLUMNS, "Factors": _FACTORS},
 )
 """Declared instances of kernels.cu."""
@@ -81,7 +97,7 @@ class ColumnsConfig(NamedTuple):
         return f"columns by {'a product' if self.product else 'the BLAS'}, folded: {self.reason}"
 
 
-ConvConfig = DirectConfig | SmallConfig | GemmProblem | GatherLayout | ColumnsConfig
+ConvConfig = DepthwiseConfig | DirectConfig | SmallConfig | GemmProblem | GatherLayout | ColumnsConfig
 
 
 def plan(found: ConvGeometry, dtype: str, gpu: Gpu, *, added: bool = False) -> ConvConfig:
@@ -89,6 +105,9 @@ def plan(found: ConvGeometry, dtype: str, gpu: Gpu, *, added: bool = False) -> C
 
     One launch for small groups or few products; one product for 1x1; taps that gather dy; else columns.
     """
+    depthwise = depthwise_config(found, dtype)
+    if depthwise is not None:
+        return depthwise
     small, direct = small_config(found, gpu), direct_config(found, dtype, gpu)
     if direct is not None:
         return small if replaces_direct(small, direct, gpu) else direct
@@ -138,10 +157,8 @@ def conv_data_grad(
     config = plan(found, dx.dtype.name, current_gpu(), added=add_to_output is not None)
     if not isinstance(config, GemmProblem):
         announce(config)
-    if isinstance(config, DirectConfig):
-        return convolve_directly(config, dy, filter, dx, add_to_output)
-    if isinstance(config, SmallConfig):
-        return _multiply_small(config, dy, filter, dx, add_to_output)
+    if isinstance(config, DepthwiseConfig | DirectConfig | SmallConfig):
+        return _in_one_launch(config, dy, filter, dx, add_to_output)
     if isinstance(config, GatherLayout):
         return gather(config, dy, filter, dx, add_to_output, workspace)
     if isinstance(config, GemmProblem):
@@ -234,11 +251,15 @@ def _axes(found: ConvGeometry) -> Any:
         "kernel": three(found.kernel, 1),
         "out": three(found.out_size, 1),
         "padding": three(found.padding, 0),
-        "dilation": dilations,
-        "step": [stride // each for stride, each in zip(strides, common, strict=True)],
         "move": [dilation // each for dilation, each in zip(dilations, common, strict=True)],
     }
-    return pack(_AXES, {**numbers, "size": three(found.size, 1), "stride": strides})
+    divisors = {
+        "size": three(found.size, 1),
+        "stride": strides,
+        "dilation": dilations,
+        "step": [stride // each for stride, each in zip(strides, common, strict=True)],
+    }
+    return pack(_AXES, {**numbers, **divisors})
 
 
 def _fold(found: ConvGeometry, columns: Any, dx: Any, addend: Any) -> Bound:
@@ -250,8 +271,19 @@ def _fold(found: ConvGeometry, columns: Any, dx: Any, addend: Any) -> Bound:
     return lambda: function(grid, (THREADS,), arguments)
 
 
-def _multiply_small(config: SmallConfig, dy: Any, weight: Any, dx: Any, addend: Any) -> Bound:
+def _in_one_launch(
+    config: DepthwiseConfig | DirectConfig | SmallConfig, dy: Any, weight: Any, dx: Any, addend: Any
+) -> Bound:
     """One launch without tensor cores."""
+    if isinstance(config, DepthwiseConfig):
+        return _multiply_depthwise(config, dy, weight, dx, addend)
+    if isinstance(config, DirectConfig):
+        return convolve_directly(config, dy, weight, dx, addend)
+    return _multiply_small(config, dy, weight, dx, addend)
+
+
+def _multiply_small(config: SmallConfig, dy: Any, weight: Any, dx: Any, addend: Any) -> Bound:
+    """Threads that share elements of dx."""
     found, lanes = config.found, config.lanes
     pixels, taps, each = prod(found.out_size), prod(found.kernel), found.channels // found.groups
     outs = found.out_channels
@@ -266,3 +298,16 @@ def _multiply_small(config: SmallConfig, dy: Any, weight: Any, dx: Any, addend: 
     numbers = (np.uint32(dx.size), _axes(found), factors, divisor(found.channels), divisor(each))
     arguments, grid = (dy, weight, addend, dx, *numbers), (-(-dx.size * lanes // THREADS),)
     return lambda: function(grid, (THREADS,), arguments)
+
+
+def _multiply_depthwise(config: DepthwiseConfig, dy: Any, weight: Any, dx: Any, addend: Any) -> Bound:
+    """Threads that compute vectors of channels."""
+    found = config.found
+    if whole_vector(dx, dy, addend) < config.vector:
+        config = config.unaligned
+    name = _depthwise_name(dx.dtype.name, config.vector, found.kernel[-1], found.strides[-1])
+    function, divisors = SOURCE.function(name), (config.across, config.vectors, prod(found.kernel))
+    numbers = (np.uint32(config.rows), np.uint32(found.channels), _axes(found), *map(divisor, divisors))
+    arguments = (dy, weight, addend, dx, *numbers)
+    grid, block, shared = config.grid, (THREADS,), config.shared_bytes
+    return lambda: function(grid, block, arguments, shared_mem=shared)

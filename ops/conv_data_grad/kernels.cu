@@ -15,15 +15,16 @@ struct Reach {
   int tap, place = 0, count = 0;
 
   __device__ __forceinline__ Reach(const Axes& axes, int axis, int at) {
-    const int moved = at + axes.padding[axis], dilation = axes.dilation[axis];
+    const Divisor &by = axes.dilation[axis], &step = axes.step[axis];
+    const int moved = at + axes.padding[axis], dilation = by.value;
     const int beyond = moved - (axes.out[axis] - 1) * static_cast<int>(axes.stride[axis].value);
-    const int last = min(moved / dilation, axes.kernel[axis] - 1);
-    tap = beyond > 0 ? (beyond + dilation - 1) / dilation : 0;
-    for (int left = axes.step[axis]; left > 0 && tap <= last; --left, ++tap) {
+    const int last = min(static_cast<int>(quotient(moved, by)), axes.kernel[axis] - 1);
+    tap = beyond > 0 ? quotient(beyond + dilation - 1, by) : 0;
+    for (int left = step.value; left > 0 && tap <= last; --left, ++tap) {
       const int rest = moved - tap * dilation;
       place = quotient(rest, axes.stride[axis]);
       if (remainder(rest, place, axes.stride[axis]) == 0) {
-        count = (last - tap) / axes.step[axis] + 1;
+        count = quotient(last - tap, step) + 1;
         return;
       }
     }
@@ -43,32 +44,40 @@ struct Element {
       rest = quotient(index, channels);
       channel = remainder(index, rest, channels);
     }
-#pragma unroll
-    for (int axis = 2; axis >= 0; --axis) {
-      const unsigned int whole = quotient(rest, axes.size[axis]);
-      at[axis] = remainder(rest, whole, axes.size[axis]);
-      rest = whole;
-    }
-    image = rest;
+    locate(rest, axes);
     if (!CHANNELS_LAST) {
-      image = quotient(rest, channels);
-      channel = remainder(rest, image, channels);
+      const unsigned int plane = image;
+      image = quotient(plane, channels);
+      channel = remainder(plane, image, channels);
     }
     group = quotient(channel, per_group);
     inner = remainder(channel, group, per_group);
+  }
+
+  // Splits the number of a pixel into coordinates and the number of its image, or plane.
+  __device__ __forceinline__ void locate(unsigned int pixel, const Axes& axes) {
+    image = pixel;
+#pragma unroll
+    for (int axis = 2; axis >= 0; --axis) {
+      const unsigned int whole = quotient(image, axes.size[axis]);
+      at[axis] = remainder(image, whole, axes.size[axis]);
+      image = whole;
+    }
   }
 
   // Calls `add(tap, pixel)` for every tap of the filter that connects a pixel of dy to this element.
   template <typename F>
   __device__ __forceinline__ void for_each_tap(const Axes& axes, const F& add) const {
     const Reach depth(axes, 0, at[0]), height(axes, 1, at[1]), width(axes, 2, at[2]);
+#pragma unroll 1
     for (int i = 0; i < depth.count; ++i) {
-      const int tap_i = depth.tap + i * axes.step[0], d = depth.place - i * axes.move[0];
+      const int tap_i = depth.tap + i * static_cast<int>(axes.step[0].value), d = depth.place - i * axes.move[0];
+#pragma unroll 1
       for (int j = 0; j < height.count; ++j) {
-        const int tap_j = tap_i * axes.kernel[1] + height.tap + j * axes.step[1];
+        const int tap_j = tap_i * axes.kernel[1] + height.tap + j * static_cast<int>(axes.step[1].value);
         const int row = d * axes.out[1] + height.place - j * axes.move[1];
         for (int k = 0; k < width.count; ++k) {
-          const int tap = tap_j * axes.kernel[2] + width.tap + k * axes.step[2];
+          const int tap = tap_j * axes.kernel[2] + width.tap + k * static_cast<int>(axes.step[2].value);
           add(tap, static_cast<long long>(row) * axes.out[2] + width.place - k * axes.move[2]);
         }
       }
@@ -141,4 +150,76 @@ __global__ void __launch_bounds__(256, sizeof(T) == 8 ? 2 : 4) multiply(
   if (lane > 0 || index >= size) return;
   if (addend != nullptr) total += widen(addend[index]);
   dx[index] = narrow<T>(total);
+}
+
+// depthwise: a thread computes V neighbouring channels of PIXELS pixels of a row, whose loads serve all TAPS along the row.
+// Layout   dy, filter, addend, dx channels last      Grid  pixels of all rows x slices of channels      Block  up to 256
+// Needs    TAPS along rows without dilation, at STRIDE      Writes  dx
+// Why      few instructions for each vector, whose loads are independent; only taps that reach a pixel are multiplied
+template <typename T, int V, int TAPS, int STRIDE>
+__global__ void __launch_bounds__(256, 2) depthwise(
+    const T* __restrict__ dy, const T* __restrict__ filter, const T* __restrict__ addend, T* __restrict__ dx,
+    unsigned int rows, unsigned int channels, Axes axes, Divisor across, Divisor vectors, Divisor taps) {
+  constexpr int LEFT = (TAPS - 1) / STRIDE, WINDOW = LEFT + (PIXELS - 1) / STRIDE + 1;
+  extern __shared__ __align__(16) unsigned char memory[];
+  auto* const weights = reinterpret_cast<Wide<T>*>(memory);  // [tap][channel of the slice]
+  const unsigned int slice = vectors.value * V, begin = blockIdx.y * slice, here = min(slice, channels - begin);
+  const unsigned int lane = quotient(threadIdx.x, vectors), channel = remainder(threadIdx.x, lane, vectors) * V;
+  const unsigned int lanes = quotient(blockDim.x, vectors), place = blockIdx.x * lanes + lane, row = quotient(place, across);
+  const bool exists = lane < lanes && row < rows && channel < here;
+  const int first = remainder(place, row, across) * PIXELS - axes.padding[2] % STRIDE;
+  const int left = (first + axes.padding[2]) / STRIDE - LEFT;
+  const unsigned int plane = quotient(row, axes.size[1]), image = quotient(plane, axes.size[0]);
+  const Reach depth(axes, 0, remainder(plane, image, axes.size[0])), height(axes, 1, remainder(row, plane, axes.size[1]));
+  for (unsigned int i = threadIdx.x; i < here * taps.value; i += blockDim.x) {
+    const unsigned int from = quotient(i, taps);
+    weights[remainder(i, from, taps) * slice + from] = widen(filter[static_cast<long long>(begin) * taps.value + i]);
+  }
+  __syncthreads();
+  if (!exists) return;
+  Wide<T> total[PIXELS][V] = {};
+  for (int i = 0; i < depth.count; ++i) {
+    const int tap_i = depth.tap + i * static_cast<int>(axes.step[0].value), d = depth.place - i * axes.move[0];
+    for (int j = 0; j < height.count; ++j) {
+      const int tap_j = height.tap + j * static_cast<int>(axes.step[1].value), h = height.place - j * axes.move[1];
+      const long long line = (static_cast<long long>(image) * axes.out[0] + d) * axes.out[1] + h;
+      const T* const from = dy + (line * axes.out[2] + left) * channels + begin + channel;
+      const Wide<T>* const by = weights + (tap_i * axes.kernel[1] + tap_j) * TAPS * slice + channel;
+      VectorWord<T, V> window[WINDOW] = {};
+#pragma unroll
+      for (int w = 0; w < WINDOW; ++w) {
+        const unsigned int column = left + w;
+        if (column < static_cast<unsigned int>(axes.out[2])) window[w] = fetch<T, V>(from + w * channels);
+      }
+#pragma unroll
+      for (int tap = 0; tap < TAPS; ++tap) {
+        Wide<T> weight[V];
+        constexpr int W = V * sizeof(Wide<T>) < 16 ? V : 16 / sizeof(Wide<T>);
+#pragma unroll
+        for (int v = 0; v < V; v += W) {
+          *reinterpret_cast<Vector<Wide<T>, W>*>(weight + v) = load<Wide<T>, W>(by + tap * slice + v);
+        }
+#pragma unroll
+        for (int pixel = 0; pixel < PIXELS; ++pixel) {
+          if ((pixel - tap) % STRIDE != 0) continue;
+          const Vector<T, V> given = as_vector<T, V>(window[LEFT + (pixel - tap) / STRIDE]);
+#pragma unroll
+          for (int v = 0; v < V; ++v) total[pixel][v] += widen(given.at[v]) * weight[v];
+        }
+      }
+    }
+  }
+#pragma unroll
+  for (int pixel = 0; pixel < PIXELS; ++pixel) {
+    const int column = first + pixel;
+    if (column < 0 || column >= static_cast<int>(axes.size[2].value)) continue;
+    const long long to = (static_cast<long long>(row) * axes.size[2].value + column) * channels + begin + channel;
+    Vector<T, V> result = {};
+    if (addend != nullptr) result = load<T, V>(addend + to);
+#pragma unroll
+    for (int v = 0; v < V; ++v) {
+      result.at[v] = narrow<T>(addend != nullptr ? total[pixel][v] + widen(result.at[v]) : total[pixel][v]);
+    }
+    store<T, V>(dx + to, result);
+  }
 }

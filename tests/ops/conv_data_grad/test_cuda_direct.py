@@ -52,6 +52,7 @@ def emulator(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Emulator]:
     """An emulator in which the kernels of all convolutions are compiled at once; nothing else is chosen meanwhile."""
     with pytest.MonkeyPatch.context() as patch, emulated(tmp_path_factory.mktemp("emulated")) as made:
         patch.setattr(cuda, "replaces_direct", lambda *_: False)
+        patch.setattr(cuda, "depthwise_config", lambda *_: None)
         for convolution, layout, dtype in product(GROUPED, LAYOUTS, FLOATS):
             case = convolution.case(dtype, layout)
             made.attempt(case, inputs_of(case)).bind()
