@@ -340,7 +340,7 @@ for _act, _harmless in (
     (leave_a_persisting_cache, PUT_BACK),
     (leave_small_limits, PUT_BACK),
     (limit_the_pool, PUT_BACK),
-    (leave_managed_allocator, PUT_BACK),
+    (leave_managed_allocator, ""),
     (leave_no_accelerators, PUT_BACK),
     (limit_torch, PUT_BACK),
     (change_cudnn, PUT_BACK),
