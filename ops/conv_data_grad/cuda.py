@@ -105,7 +105,7 @@ def plan(found: ConvGeometry, dtype: str, gpu: Gpu, *, added: bool = False) -> C
 
     One launch for small groups or few products; one product for 1x1; taps that gather dy; else columns.
     """
-    depthwise = depthwise_config(found, dtype)
+    depthwise = depthwise_config(found, dtype, gpu)
     if depthwise is not None:
         return depthwise
     small, direct = small_config(found, gpu), direct_config(found, dtype, gpu)

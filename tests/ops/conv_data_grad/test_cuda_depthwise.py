@@ -12,6 +12,7 @@ from opgauge.harness.worker.attempt import Attempt
 from opgauge.harness.worker.verify import expect
 from opgauge.ops import find_kernel
 from opgauge.ops._core.dtype import FLOATS
+from opgauge.ops._cuda.source import Gpu
 from opgauge.ops.conv_data_grad import cuda
 from opgauge.ops.conv_data_grad.cuda_depthwise import PIXELS, DepthwiseConfig, depthwise_config
 from opgauge.ops.conv_data_grad.cuda_small import THREADS
@@ -20,6 +21,12 @@ from tests.emulation.emulator import Emulator, complaint, emulated
 from tests.launches import bind_and_run, recorded
 from tests.ops.attempts import inputs_of
 from tests.ops.conv_data_grad.test_conv_data_grad import Convolution
+
+H100 = Gpu(132, 90, 232_448)
+SMALLEST = Gpu(0, 90, 232_448)
+"""A GPU for which no launch is small."""
+MANY = 960
+"""Channels that occupy many blocks, also of few pixels."""
 
 
 def depthwise(
@@ -46,16 +53,21 @@ CONVOLUTIONS = (
 def emulator(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Emulator]:
     """An emulator in which the kernels of all convolutions are compiled at once, aligned and not."""
     with emulated(tmp_path_factory.mktemp("emulated")) as made:
-        for convolution, dtype, offset in product(CONVOLUTIONS, FLOATS, (False, True)):
-            case = convolution.case(dtype, "channels_last")
-            made.attempt(case, inputs_of(case), offset=offset).bind()
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(cuda, "current_gpu", lambda: SMALLEST)
+            for convolution, dtype, offset in product(CONVOLUTIONS, FLOATS, (False, True)):
+                case = convolution.case(dtype, "channels_last")
+                made.attempt(case, inputs_of(case), offset=offset).bind()
         made.compile()
         yield made
 
 
 @pytest.mark.parametrize("number", range(len(CONVOLUTIONS)))
-def test_channels_apart_give_what_the_reference_says(emulator: Emulator, number: int) -> None:
+def test_channels_apart_give_what_the_reference_says(
+    emulator: Emulator, number: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Strides, dilations, ranks, addends and unaligned addresses: dx is right, and nothing else is written."""
+    monkeypatch.setattr(cuda, "current_gpu", lambda: SMALLEST)
     for turn, dtype in enumerate(FLOATS):
         case = CONVOLUTIONS[number].case(dtype, "channels_last")
         offset = (number + turn) % 3 == 1
@@ -96,16 +108,17 @@ def test_filters_without_a_kernel_are_multiplied_directly(made: Convolution, lay
 
 
 @pytest.mark.parametrize("dtype", FLOATS)
-@pytest.mark.parametrize("channels", [1, 3, 8, 65, 960])
+@pytest.mark.parametrize("channels", [1, 3, 8, 65, MANY])
 def test_every_channel_of_every_pixel_has_a_thread(dtype: str, channels: int) -> None:
-    """Blocks cover rows and channels."""
+    """Blocks cover rows and channels; in a small launch, or of odd numbers of channels, a thread has one."""
     for size in (7, 300):
         params = ConvDataGradParams(padding_before=1, strides=2, groups=channels, data_format="channels_last")
         found = geometry((2, size, size, channels), (channels, 3, 3, 1), params)
-        config = depthwise_config(found, dtype)
+        config = depthwise_config(found, dtype, H100)
         assert isinstance(config, DepthwiseConfig)
         along, slices = config.grid
         assert config.vectors * config.vector * slices >= channels
+        assert config.vector == 1 or (size == 300 and channels % 8 == 0) or channels == MANY
         assert along * (THREADS // config.vectors) * PIXELS >= 2 * size * size
 
 
