@@ -19,7 +19,7 @@ from opgauge.ops import dtype_info
 from opgauge.ops._cuda import pointwise
 from opgauge.ops._cuda.reduction import elements, problem, rows
 from opgauge.ops.lerp import cuda as lerp
-from opgauge.ops.lerp import cuda_grad, sums
+from opgauge.ops.lerp import sums
 from opgauge.ops.p_norm import cuda_grad as p_norm
 from tests.emulation.emulator import Emulator, complaint, emulated
 from tests.ops.attempts import case_of
@@ -67,10 +67,9 @@ class Trial(NamedTuple):
                 patch.setattr(elements, "FEW_IN_COLUMNS", (0, 0))
                 patch.setattr(rows, "ONCE_BYTES", 0)
                 patch.setattr(lerp, "LARGE_BYTES", 0)
+                patch.setattr(lerp, "FEW_ELEMENTS", 0)
                 patch.setattr(pointwise, "FEW", 0)
                 patch.setattr(pointwise, "APART_FROM", 0)
-            patch.setattr(lerp, "FEW_ELEMENTS", 0 if self.vectors else lerp.FEW_ELEMENTS)
-            patch.setattr(cuda_grad, "FEW_ELEMENTS", self.seed % 200 and lerp.FEW_ELEMENTS)
             yield
 
 
@@ -274,8 +273,7 @@ REDUCE = {"reduce_elements_lanes", *(f"reduce_rows_{scope}" for scope in ("lanes
 KERNELS = {
     "lerp": {
         "lerp_flat",
-        "lerp_broadcast",
-        "grad_broadcast",
+        *(f"{name}_{kind}" for name in ("lerp", "grad") for kind in ("broadcast", "split")),
         "grad_rows",
         "reduce_columns_grid",
         "reduce_elements_lanes",

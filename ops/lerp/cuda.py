@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from math import prod
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -16,7 +16,9 @@ from opgauge.ops._cuda.pointwise import (
     AXES,
     AXES_COMPILED,
     CONSTANTS,
+    LARGEST,
     THREADS,
+    VECTOR_BYTES,
     axes_struct,
     extents,
     flat,
@@ -29,16 +31,14 @@ from opgauge.ops._cuda.pointwise import (
 from opgauge.ops._cuda.reduction.elements import elements_templates
 from opgauge.ops._cuda.reduction.plan import CONSTANTS as REDUCTION
 from opgauge.ops._cuda.reduction.plan import STRUCTS
-from opgauge.ops._cuda.source import CudaSource, flag, whole_vector
+from opgauge.ops._cuda.source import CudaSource, flag, widest_vector
 
 LARGE_BYTES = 256 << 20
 """Bytes of a result from which, with a weight tensor, blocks are large and fewer stores are evict_last; 128 MB is as
 fast on an H200."""
 CTYPES = {name: dtype_info(name).ctype for name in FLOATS}
-WIDTHS = {name: 16 // dtype_info(name).itemsize for name in FLOATS}
+WIDTHS = {name: VECTOR_BYTES // dtype_info(name).itemsize for name in FLOATS}
 FLAGS = ("false", "true")
-STEPS, NO_TENSOR = ((1, 1), (0, 1), (1, 0)), -1
-"""Element strides of x and y along a row (0: repeated), and the stride that denotes a scalar weight."""
 LARGE_THREADS = 1024
 """Threads per block for long tensors with one weight per element."""
 FEW_ELEMENTS = 3 << 17
@@ -49,8 +49,13 @@ IN_FLIGHT = 4
 """Threads of a warp, and vectors in flight per summing thread."""
 CROSSED_ROWS = range(17, 65)
 """Lengths of the shorter of two summed axes for `grad_crossed`: rows of a warp, whose sums stay in registers."""
-MOST_ROWS = 65_535
-"""Maximum extent of a grid along its second and third axis."""
+
+
+def _broadcasts(dtype: str) -> tuple[str, ...]:
+    """V, E and A of the kernels for operands that broadcast."""
+    whole = WIDTHS[dtype]
+    found = [(1, 1), *((width, whole // width) for width in (1, 2, 4, 8) if width <= whole)]
+    return tuple(f"{width}, {each}, {axes}" for width, each in found for axes in AXES_COMPILED)
 
 
 def _expressions() -> tuple[str, ...]:
@@ -59,19 +64,16 @@ def _expressions() -> tuple[str, ...]:
         for width in (1, WIDTHS[name]):
             found.append(f"reduce_columns_grid<SummedGrad<{ctype}>, {width}, false, true>")
             found.append(f"grad_rows<{ctype}, {width}>")
-            for most in AXES_COMPILED if width == 1 else (AXES,):
-                found.append(f"grad_broadcast<{ctype}, {width}, {most}>")
-                found += [f"lerp_broadcast<{ctype}, {width}, {most}, {tensor}>" for tensor in FLAGS]
             (threads,) = one_per_thread(1, width)[1]
             kinds = ((tensor, extent) for tensor in FLAGS for extent in extents(width))
             found += [f"lerp_flat<{ctype}, {width}, {tensor}, {extent}, {threads}>" for tensor, extent in kinds]
             flags = [f"{tensor}, {subtract}" for tensor in FLAGS for subtract in FLAGS]
             found += [f"grad_flat<{ctype}, {width}, {extent}, {both}>" for both in flags for extent in extents(width)]
-        found += [
-            f"lerp_rows<{ctype}, {WIDTHS[name]}, {x_step}, {y_step}, {step}>"
-            for x_step, y_step in STEPS
-            for step in (NO_TENSOR, 0, 1)
-        ]
+        for template in _broadcasts(name):
+            found.append(f"grad_broadcast<{ctype}, {template}>")
+            found += [f"lerp_broadcast<{ctype}, {template}, {tensor}>" for tensor in FLAGS]
+        found.append(f"grad_split<{ctype}, {WIDTHS[name]}>")
+        found += [f"lerp_split<{ctype}, {WIDTHS[name]}, {tensor}>" for tensor in FLAGS]
         found.append(f"reduce_columns_grid<SummedGrad<{ctype}>, {WIDTHS[name]}, false, false>")
         elements = elements_templates("BY_ROW", "BY_COLUMN", "TWO_GROUPS", "ANY_AXES")
         found += [f"reduce_elements_lanes<SummedGrad<{ctype}>, {template}>" for template in elements]
@@ -118,43 +120,78 @@ def lerp(*, x: Any, y: Any, weight: Any, out: dict[str, Any]) -> Bound:
         function = SOURCE.function(f"lerp_flat<{ctype}, {width}, {flag(tensor is not None)}, {extent}, {block[0]}>")
         arguments = (*operands, *numbers, number)
         return lambda: function(grid, block, arguments)
+    if result.size >= LARGEST:
+        return in_halves(lerp, result.shape, {"x": x, "y": y, "weight": weight}, out)
     steps = merge_operands(result.shape, x.shape, y.shape, *(() if tensor is None else (tensor.shape,)))
-    width = flat_width(result, steps.lengths[-1], *operands, *_row_strides(steps.strides))
-    if width > 1 and _long_rows(steps.lengths, width):
-        rows = _blend_rows(operands, number, steps, width)
-        if rows is not None:
-            return rows
-    dense = [array is not None and array.size == result.size for array in operands[:3]]
-    aligned = [array for array, is_dense in zip(operands, dense, strict=False) if is_dense]
-    width = whole_vector(x, result, *aligned) if result.size > FEW_ELEMENTS else 1
-    axes = most_axes(len(steps.lengths)) if width == 1 else AXES
-    function = SOURCE.function(f"lerp_broadcast<{ctype}, {width}, {axes}, {flag(tensor is not None)}>")
-    bits = np.int32(sum(is_dense << bit for bit, is_dense in enumerate(dense)))
-    walked = (strides_struct(*steps.strides, axes=axes, dtype=np.uint32), axes_struct(steps, axes))
-    grid, block = one_per_thread(-(-result.size // width), width)
-    arguments = (x, y, result, number if tensor is None else tensor, np.uint32(result.size), *walked, bits)
-    return lambda: function(grid, block, arguments)
+    launch = broadcast_launch(steps, [array for array in (x, y, tensor) if array is not None], [result])
+    function = SOURCE.function(f"lerp_{launch.kind}<{ctype}, {launch.template}, {flag(tensor is not None)}>")
+    arguments = (x, y, result, number if tensor is None else tensor, *launch.walked, *launch.dense)
+    return lambda: function(launch.grid, launch.block, arguments)
 
 
-def _long_rows(lengths: Shape, width: int) -> bool:
-    """Whether there are at most two axes, with rows long enough for a block."""
-    return len(lengths) <= 2 and prod(lengths[:-1]) <= MOST_ROWS and lengths[-1] >= width * THREADS
+class BroadcastLaunch(NamedTuple):
+    """Launch of a kernel for operands that broadcast.
+
+    kind: `broadcast` or `split`, how its name ends. template: V, E and A, or V. walked: size, strides and axes. dense:
+    of `split`, a bit for each operand of the common shape.
+    """
+
+    kind: str
+    template: str
+    grid: tuple[int]
+    block: tuple[int]
+    walked: tuple[Any, ...]
+    dense: tuple[Any, ...] = ()
 
 
-def _blend_rows(operands: tuple[Any, ...], number: Any, steps: MergedOperands, width: int) -> Bound | None:
-    """Launch for at most two axes without index division. None if both x and y are repeated along a row."""
-    rows, length = prod(steps.lengths[:-1]), steps.lengths[-1]
-    (across,), block = one_per_thread(length // width, width)
-    found = [(own[0] if len(own) > 1 else 0, own[-1]) for own in steps.strides]
-    (x_row, x_step), (y_row, y_step), (weight_row, weight_step) = found if len(found) == 3 else (*found, (0, NO_TENSOR))
-    if (x_step, y_step) not in STEPS:
-        return None
-    ctype = CTYPES[operands[0].dtype.name]
-    function = SOURCE.function(f"lerp_rows<{ctype}, {width}, {x_step}, {y_step}, {weight_step}>")
-    numbers = (np.int64(length // width), *(np.int64(row) for row in (x_row, y_row, weight_row)))
-    return lambda: function((across, rows), block, (*operands, *numbers, number))
+def broadcast_launch(steps: MergedOperands, operands: Sequence[Any], results: Sequence[Any]) -> BroadcastLaunch:
+    """Launch for operands with these strides. results: arrays of the common shape, or None.
+
+    Vectors are the widest that divide the rows of every operand, and a thread has as many as make 16 bytes. Rows that
+    no vector divides are split between vectors if the arrays of the common shape are aligned.
+    """
+    itemsize = operands[0].dtype.itemsize
+    whole, axes, width, each = VECTOR_BYTES // itemsize, most_axes(len(steps.lengths)), 1, 1
+    if steps.size > FEW_ELEMENTS:
+        along = (array for array, strides in zip(operands, steps.strides, strict=True) if strides[-1] == 1)
+        width = widest_vector(itemsize, steps.lengths[-1], *results, *along)
+        each = whole // width
+        dense = [array.size == steps.size for array in operands]
+        aligned = (array for array, is_dense in zip(operands, dense, strict=True) if is_dense)
+        if width == 1 and widest_vector(itemsize, *results, *aligned) == whole:
+            grid, block = one_per_thread(-(-steps.size // whole), whole)
+            bits = np.int32(sum(is_dense << bit for bit, is_dense in enumerate(dense)))
+            return BroadcastLaunch("split", f"{whole}", grid, block, _walked(steps, AXES), (bits,))
+    grid, block = one_per_thread(-(-steps.size // (width * each)), width * each)
+    return BroadcastLaunch("broadcast", f"{width}, {each}, {axes}", grid, block, _walked(steps, axes))
 
 
-def _row_strides(strides: tuple[Shape, ...]) -> tuple[int, ...]:
-    """Strides of the outer axes, for operands contiguous along the innermost: vectors must stay aligned."""
-    return tuple(stride for item in strides if item[-1] == 1 for stride in item[:-1])
+def _walked(steps: MergedOperands, axes: int) -> tuple[Any, ...]:
+    return np.uint32(steps.size), strides_struct(*steps.strides, axes=axes, dtype=np.uint32), axes_struct(steps, axes)
+
+
+def in_halves(bind: Callable[..., Bound], full: Shape, given: dict[str, Any], out: dict[str, Any]) -> Bound:
+    """Launches for 2^31 elements of shape `full` or more, for each half of the first axis longer than one.
+
+    given: arrays that broadcast to `full`, and numbers. out: arrays of that shape, or None.
+    """
+    axis = next(axis for axis, length in enumerate(full) if length > 1)
+    middle = full[axis] // 2 // VECTOR_BYTES * VECTOR_BYTES or full[axis] // 2
+
+    def half(array: Any, part: slice) -> Any:
+        own = axis - len(full) + len(getattr(array, "shape", ()))
+        return array if own < 0 or array.shape[own] == 1 else array[(slice(None),) * own + (part,)]
+
+    first, second = (
+        bind(
+            **{name: half(array, part) for name, array in given.items()},
+            out={name: half(array, part) for name, array in out.items()},
+        )
+        for part in (slice(middle), slice(middle, None))
+    )
+
+    def run() -> None:
+        first()
+        second()
+
+    return run

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from math import prod
 from typing import Any
 
@@ -15,16 +16,7 @@ from opgauge.ops._core.errors import AxisError
 from opgauge.ops._core.kernel import Bound
 from opgauge.ops._core.op import Params, Shape, Shapes
 from opgauge.ops._core.registry import kernel
-from opgauge.ops._cuda.pointwise import (
-    AXES,
-    THREADS,
-    axes_struct,
-    flat,
-    flat_width,
-    most_axes,
-    one_per_thread,
-    strides_struct,
-)
+from opgauge.ops._cuda.pointwise import LARGEST, THREADS, flat, flat_width
 from opgauge.ops._cuda.reduction.launch import bind_plan
 from opgauge.ops._cuda.reduction.problem import GRID_RESIDENT, GpuSize, ReduceProblem
 from opgauge.ops._cuda.reduction.rows import collectors
@@ -33,10 +25,11 @@ from opgauge.ops._cuda.struct import address, pack
 from opgauge.ops.lerp.cuda import (
     CROSSED_ROWS,
     CTYPES,
-    FEW_ELEMENTS,
     IN_FLIGHT,
     SOURCE,
     WARP,
+    broadcast_launch,
+    in_halves,
     split_weight,
 )
 from opgauge.ops.lerp.cuda_sums import SummedGradient, bind_sum, bind_two
@@ -92,7 +85,7 @@ def _gradient(
     wide = accumulating(dout)
     sums = [gradient is not None and bool(reduced_axes(shape, dout.shape)) for gradient, shape in ((dx, x), (dy, y))]
     if not any(sums):
-        return _unsummed(dout, weight, dx, dy, subtract=subtract)
+        return _unsummed(dout=dout, weight=weight, out={"dx": dx, "dy": dy}, subtract=subtract)
     tensor = None if isinstance(weight, float | int) else weight
     if tensor is None:
         fused = _summed(x, y, dout, weight, (dx, dy), sums, workspace)
@@ -144,8 +137,9 @@ def _summed(
     return _fused(dout, *gradients[::-1], y, factors[::-1], workspace)
 
 
-def _unsummed(dout: Any, weight: Any, dx: Any, dy: Any, *, subtract: bool) -> Bound:
+def _unsummed(*, dout: Any, weight: Any, out: dict[str, Any], subtract: bool) -> Bound:
     """Gradients of dout's shape."""
+    dx, dy = out["dx"], out["dy"]
     wide, ctype = accumulating(dout), CTYPES[dout.dtype.name]
     tensor, number = split_weight(weight, wide)
     if tensor is None or tensor.shape == dout.shape:
@@ -156,14 +150,12 @@ def _unsummed(dout: Any, weight: Any, dx: Any, dy: Any, *, subtract: bool) -> Bo
         rest = wide(1 - weight) if tensor is None else wide(0)
         arguments: tuple[Any, ...] = (dout, tensor, dx, dy, *launch.numbers[:2], number, rest)
         return lambda: function(launch.grid, launch.block, arguments)
-    steps = merge_operands(dout.shape, tensor.shape)
-    width = whole_vector(dout, dout, dx, dy) if dout.size > FEW_ELEMENTS else 1
-    axes = most_axes(len(steps.lengths)) if width == 1 else AXES
-    function = SOURCE.function(f"grad_broadcast<{ctype}, {width}, {axes}>")
-    grid, block = one_per_thread(-(-dout.size // width), width)
-    walked = (strides_struct(steps.strides[0], axes=axes, dtype=np.uint32), axes_struct(steps, axes))
-    arguments = (dout, tensor, dx, dy, np.uint32(dout.size), *walked)
-    return lambda: function(grid, block, arguments)
+    if dout.size >= LARGEST:
+        return in_halves(partial(_unsummed, subtract=subtract), dout.shape, {"dout": dout, "weight": tensor}, out)
+    broadcast = broadcast_launch(merge_operands(dout.shape, tensor.shape), [tensor], [dout, dx, dy])
+    function = SOURCE.function(f"grad_{broadcast.kind}<{ctype}, {broadcast.template}>")
+    arguments = (dout, tensor, dx, dy, *broadcast.walked)
+    return lambda: function(broadcast.grid, broadcast.block, arguments)
 
 
 def _waiting() -> int:

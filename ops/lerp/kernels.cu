@@ -37,34 +37,6 @@ __global__ void __launch_bounds__(THREADS) lerp_flat(
   access.store(out, result);
 }
 
-constexpr int NO_TENSOR = -1;  // step of a scalar weight
-
-// lerp_rows: a vector of V elements per thread, for operands that are dense along rows or constant in each.
-// Layout   out[rows][V vectors]; x, y, weight: *_STEP is 1 for a dense row, 0 for one element of it, *_row from row to row
-// Grid     vectors as in flat.cuh × rows      Block  FLAT_THREADS      Writes  out
-template <typename T, int V, int X_STEP, int Y_STEP, int WEIGHT_STEP>
-__global__ void __launch_bounds__(FLAT_THREADS) lerp_rows(
-    const T* __restrict__ x, const T* __restrict__ y, const T* __restrict__ weight, T* __restrict__ out,
-    long long vectors, long long x_row, long long y_row, long long weight_row, Wide<T> number) {
-  const VectorAccess<V, VECTORS> access(vectors, vectors);
-  const T* const x_from = x + blockIdx.y * x_row;
-  const T* const y_from = y + blockIdx.y * y_row;
-  const T* const weight_from = weight + blockIdx.y * weight_row;
-  Vector<T, V> from, to, parts, result;
-  T one;
-  if constexpr (X_STEP == 1) from = access.load(x_from);
-  if constexpr (Y_STEP == 1) to = access.load(y_from);
-  if constexpr (WEIGHT_STEP == 1) parts = access.load(weight_from);
-  if constexpr (X_STEP == 0 || Y_STEP == 0) one = X_STEP == 0 ? *x_from : *y_from;
-  if constexpr (WEIGHT_STEP == 0) number = widen(*weight_from);
-#pragma unroll
-  for (int i = 0; i < V; ++i) {
-    const T begin = X_STEP == 0 ? one : from.at[i], end = Y_STEP == 0 ? one : to.at[i];
-    result.at[i] = narrow<T>(blend(widen(begin), widen(end), WEIGHT_STEP == 1 ? widen(parts.at[i]) : number));
-  }
-  access.store(out + blockIdx.y * vectors * V, result);
-}
-
 template <typename T, bool TENSOR>
 struct Given {  // a weight as an argument: a tensor, or a number
   using type = const T*;
@@ -74,56 +46,83 @@ struct Given<T, false> {
   using type = Wide<T>;
 };
 
-// lerp_broadcast: threads compute vectors of the result, for operands that broadcast in any pattern. The arguments of two
-// axes are within 64 bytes: other lines arrive later.
-// Layout   out flat; x, y and a weight TENSOR by Strides over its axes, at most A, or dense like out, a bit of `dense` each
-// Grid     size / V / flat_threads<V>()      Block  flat_threads<V>()
-// Needs    V > 1: A = AXES, out and dense operands aligned; fewer than 2^31 elements      Writes  out[size]
-// Why      a vector spans two rows at most unless rows are shorter: two index computations serve V elements
-template <typename T, int V, int A, bool TENSOR>
-__global__ void __launch_bounds__(flat_threads<V>()) lerp_broadcast(
+// V elements of x and y, weighted by the `parts` of a TENSOR or by a number.
+template <typename T, int V, bool TENSOR>
+__device__ __forceinline__ Vector<T, V> blended(
+    const Vector<T, V>& from, const Vector<T, V>& to, const Vector<T, V>& parts, typename Given<T, TENSOR>::type weight) {
+  Vector<T, V> result;
+#pragma unroll
+  for (int v = 0; v < V; ++v) {
+    Wide<T> part;
+    if constexpr (TENSOR) {
+      part = widen(parts.at[v]);
+    } else {
+      part = weight;
+    }
+    result.at[v] = narrow<T>(blend(widen(from.at[v]), widen(to.at[v]), part));
+  }
+  return result;
+}
+
+// lerp_broadcast: a thread computes E vectors of V elements, a block apart, for operands that broadcast in any pattern.
+// Layout   out flat; x, y and a weight TENSOR by Strides over its axes, at most A
+// Grid     size / V / E / flat_threads<V * E>()      Block  flat_threads<V * E>()
+// Needs    rows of the innermost axis are whole, aligned vectors in out and all operands that are not repeated along it;
+//          fewer than 2^31 elements
+// Writes   out[size]
+// Why      no vector lies in two rows: one index computation serves V elements, without branches, so that all loads are in
+//          flight. The arguments of two axes are within 64 bytes: other lines arrive later
+template <typename T, int V, int E, int A, bool TENSOR>
+__global__ void __launch_bounds__(flat_threads<V * E>()) lerp_broadcast(
     const T* __restrict__ x, const T* __restrict__ y, T* __restrict__ out, typename Given<T, TENSOR>::type weight,
-    unsigned int size, Strides<A, 2 + TENSOR, unsigned int> strides, Axes<A> axes, int dense) {
-  Vector<T, V> from, to, parts, result;
-  const auto load_one = [&](unsigned int index, int i) {
-    const auto offsets = strided_offsets(index, axes, strides);
-    from.at[i] = x[offsets.at[0]];
-    to.at[i] = y[offsets.at[1]];
-    if constexpr (TENSOR) parts.at[i] = weight[offsets.at[2]];
-  };
-  const auto compute = [&]() {
+    unsigned int size, Strides<A, 2 + TENSOR, unsigned int> strides, Axes<A> axes) {
+  constexpr unsigned int STEP = flat_threads<V * E>() * V;
+  const unsigned int start = blockIdx.x * (STEP * E) + threadIdx.x * V;
+  Along<T, V> of_x[E], of_y[E], of_weight[E];
+#pragma unroll
+  for (int i = 0; i < E; ++i) {
+    const auto offsets = strided_offsets(min(start + i * STEP, size - V), axes, strides);
+    of_x[i].fetch_from(x + offsets.at[0], strides.at[0][0]);
+    of_y[i].fetch_from(y + offsets.at[1], strides.at[0][1]);
+    if constexpr (TENSOR) of_weight[i].fetch_from(weight + offsets.at[2], strides.at[0][2]);
+  }
+#pragma unroll
+  for (int i = 0; i < E; ++i) {
+    Vector<T, V> parts;
+    if constexpr (TENSOR) parts = of_weight[i].get(strides.at[0][2]);
+    const auto result = blended<T, V, TENSOR>(of_x[i].get(strides.at[0][0]), of_y[i].get(strides.at[0][1]), parts, weight);
+    if (start + i * STEP < size) store<T, V>(out + start + i * STEP, result);
+  }
+}
+
+// lerp_split: a thread computes a vector of V elements, which may lie in two rows or more.
+// Layout   as in lerp_broadcast, or dense like out: a bit of `dense` for each of x, y and weight
+// Grid     size / V / FLAT_THREADS      Block  FLAT_THREADS
+// Needs    out and dense operands aligned; fewer than 2^31 elements      Writes  out[size]
+// Why      a vector spans two rows at most unless rows are shorter: two index computations serve V elements
+template <typename T, int V, bool TENSOR>
+__global__ void __launch_bounds__(FLAT_THREADS) lerp_split(
+    const T* __restrict__ x, const T* __restrict__ y, T* __restrict__ out, typename Given<T, TENSOR>::type weight,
+    unsigned int size, Strides<AXES, 2 + TENSOR, unsigned int> strides, Axes<> axes, int dense) {
+  const unsigned int at = (blockIdx.x * FLAT_THREADS + threadIdx.x) * V;
+  if (at >= size) return;
+  const unsigned int count = min(size - at, static_cast<unsigned int>(V));
+  Vector<T, V> from, to, parts;
+  if (count < V || axes.length[0].value < V) {
 #pragma unroll
     for (int i = 0; i < V; ++i) {
-      Wide<T> part;
-      if constexpr (TENSOR) {
-        part = widen(parts.at[i]);
-      } else {
-        part = weight;
-      }
-      result.at[i] = narrow<T>(blend(widen(from.at[i]), widen(to.at[i]), part));
+      const auto offsets = strided_offsets(at + min(i, count - 1), axes, strides);
+      from.at[i] = x[offsets.at[0]];
+      to.at[i] = y[offsets.at[1]];
+      if constexpr (TENSOR) parts.at[i] = weight[offsets.at[2]];
     }
-  };
-  if constexpr (V == 1) {
-    const VectorAccess<1> access(size, size);
-    load_one(access.at, 0);
-    compute();
-    access.store(out, result);
   } else {
-    const unsigned int at = (blockIdx.x * flat_threads<V>() + threadIdx.x) * V;
-    if (at >= size) return;
-    const unsigned int count = min(size - at, static_cast<unsigned int>(V));
-    if (count < V || axes.length[0].value < V) {
-#pragma unroll
-      for (int i = 0; i < V; ++i) load_one(at + min(i, count - 1), i);
-    } else {
-      const RowSplit<V, 2 + TENSOR> split(at, axes, strides);
-      from = split.load(x, 0, dense & 1, strides);
-      to = split.load(y, 1, dense & 2, strides);
-      if constexpr (TENSOR) parts = split.load(weight, 2, dense & 4, strides);
-    }
-    compute();
-    store_some<T, V>(out + at, result, count);
+    const RowSplit<V, 2 + TENSOR> split(at, axes, strides);
+    from = split.load(x, 0, dense & 1, strides);
+    to = split.load(y, 1, dense & 2, strides);
+    if constexpr (TENSOR) parts = split.load(weight, 2, dense & 4, strides);
   }
+  store_some<T, V>(out + at, blended<T, V, TENSOR>(from, to, parts, weight), count);
 }
 
 // grad_flat: a vector of V elements per thread, and an element per thread after them, without sums.
@@ -150,51 +149,70 @@ __global__ void __launch_bounds__(flat_threads<V>()) grad_flat(
   access.store(dy, second, dy != nullptr);
 }
 
-// grad_broadcast: threads compute vectors, without sums, for a weight that broadcasts.
+// Stores the gradients of the first `count` elements of a vector from `at` on, each unless null.
+template <typename T, int V>
+__device__ __forceinline__ void store_gradients(
+    T* dx, T* dy, unsigned int at, const Vector<T, V>& given, const Vector<T, V>& parts, unsigned int count) {
+  using W = Wide<T>;
+  Vector<T, V> first, second;
+#pragma unroll
+  for (int v = 0; v < V; ++v) {
+    const W value = widen(given.at[v]), part = widen(parts.at[v]);
+    first.at[v] = narrow<T>((W(1) - part) * value);
+    second.at[v] = narrow<T>(part * value);
+  }
+  if (dx != nullptr) store_some<T, V>(dx + at, first, count);
+  if (dy != nullptr) store_some<T, V>(dy + at, second, count);
+}
+
+// grad_broadcast: a thread computes E vectors of V elements, a block apart, without sums, for a weight that broadcasts.
 // Layout   dout, dx, dy flat; weight by Strides over their axes, at most A
-// Grid     size / V / flat_threads<V>()      Block  flat_threads<V>()
-// Needs    V > 1: A = AXES, dout, dx and dy aligned; fewer than 2^31 elements
-// Writes   dx[size], dy[size], unless null      Why  as in lerp_broadcast
-template <typename T, int V, int A>
-__global__ void __launch_bounds__(flat_threads<V>()) grad_broadcast(
+// Grid, Block, Needs  as in lerp_broadcast      Writes  dx[size], dy[size], each unless null      Why  as there
+template <typename T, int V, int E, int A>
+__global__ void __launch_bounds__(flat_threads<V * E>()) grad_broadcast(
     const T* __restrict__ dout, const T* __restrict__ weight, T* __restrict__ dx, T* __restrict__ dy,
     unsigned int size, Strides<A, 1, unsigned int> strides, Axes<A> axes) {
-  using W = Wide<T>;
-  Vector<T, V> given, parts, first, second;
-  const auto compute = [&]() {
+  constexpr unsigned int STEP = flat_threads<V * E>() * V;
+  const unsigned int start = blockIdx.x * (STEP * E) + threadIdx.x * V;
+  VectorWord<T, V> given[E];
+  Along<T, V> of_weight[E];
+#pragma unroll
+  for (int i = 0; i < E; ++i) {
+    const unsigned int at = min(start + i * STEP, size - V);
+    given[i] = fetch<T, V>(dout + at);
+    of_weight[i].fetch_from(weight + strided_offsets(at, axes, strides).at[0], strides.at[0][0]);
+  }
+#pragma unroll
+  for (int i = 0; i < E; ++i) {
+    const unsigned int at = start + i * STEP;
+    if (at >= size) break;
+    store_gradients<T, V>(dx, dy, at, as_vector<T, V>(given[i]), of_weight[i].get(strides.at[0][0]), V);
+  }
+}
+
+// grad_split: a thread computes a vector of V elements, which may lie in two rows or more, without sums.
+// Layout   as in grad_broadcast      Grid, Block  as in lerp_split      Needs  dout, dx and dy aligned; fewer than 2^31 elements
+// Writes   dx[size], dy[size], each unless null      Why  as in lerp_split
+template <typename T, int V>
+__global__ void __launch_bounds__(FLAT_THREADS) grad_split(
+    const T* __restrict__ dout, const T* __restrict__ weight, T* __restrict__ dx, T* __restrict__ dy,
+    unsigned int size, Strides<AXES, 1, unsigned int> strides, Axes<> axes) {
+  const unsigned int at = (blockIdx.x * FLAT_THREADS + threadIdx.x) * V;
+  if (at >= size) return;
+  const unsigned int count = min(size - at, static_cast<unsigned int>(V));
+  Vector<T, V> given, parts;
+  if (count < V || axes.length[0].value < V) {
 #pragma unroll
     for (int i = 0; i < V; ++i) {
-      const W value = widen(given.at[i]), part = widen(parts.at[i]);
-      first.at[i] = narrow<T>((W(1) - part) * value);
-      second.at[i] = narrow<T>(part * value);
+      const unsigned int index = at + min(i, count - 1);
+      given.at[i] = dout[index];
+      parts.at[i] = weight[strided_offsets(index, axes, strides).at[0]];
     }
-  };
-  if constexpr (V == 1) {
-    const VectorAccess<1> access(size, size);
-    given = access.load(dout);
-    parts.at[0] = weight[strided_offsets(access.at, axes, strides).at[0]];
-    compute();
-    access.store(dx, first, dx != nullptr);
-    access.store(dy, second, dy != nullptr);
   } else {
-    const unsigned int at = (blockIdx.x * flat_threads<V>() + threadIdx.x) * V;
-    if (at >= size) return;
-    const unsigned int count = min(size - at, static_cast<unsigned int>(V));
-    if (count < V || axes.length[0].value < V) {
-#pragma unroll
-      for (int i = 0; i < V; ++i) {
-        const unsigned int index = at + min(i, count - 1);
-        given.at[i] = dout[index];
-        parts.at[i] = weight[strided_offsets(index, axes, strides).at[0]];
-      }
-    } else {
-      given = load<T, V>(dout + at);
-      parts = RowSplit<V, 1>(at, axes, strides).load(weight, 0, false, strides);
-    }
-    compute();
-    if (dx != nullptr) store_some<T, V>(dx + at, first, count);
-    if (dy != nullptr) store_some<T, V>(dy + at, second, count);
+    given = load<T, V>(dout + at);
+    parts = RowSplit<V, 1>(at, axes, strides).load(weight, 0, false, strides);
   }
+  store_gradients<T, V>(dx, dy, at, given, parts, count);
 }
 
 // grad_rows: `splits` blocks reduce one row and write the other gradient.

@@ -41,6 +41,28 @@ __device__ __forceinline__ Offsets<N, S> strided_offsets(
   return found;
 }
 
+// V elements of an operand along the innermost axis, in flight: a vector, or one element that is repeated. Loads are
+// predicated by `step`, the operand's stride along this axis, 1 or 0.
+template <typename T, int V>
+struct Along {
+  VectorWord<T, V> vector;
+  VectorWord<T, 1> one;
+
+  __device__ __forceinline__ void fetch_from(const T* from, unsigned int step) {
+    if constexpr (V > 1) vector = fetch_where<T, V, false>(from, step != 0);
+    one = V == 1 ? fetch<T, 1>(from) : fetch_where<T, 1, false>(from, step == 0);
+  }
+
+  __device__ __forceinline__ Vector<T, V> get(unsigned int step) const {
+    if constexpr (V == 1) return as_vector<T, 1>(one);
+    if (step != 0) return as_vector<T, V>(vector);
+    Vector<T, V> result;
+#pragma unroll
+    for (int i = 0; i < V; ++i) result.at[i] = as_vector<T, 1>(one).at[0];
+    return result;
+  }
+};
+
 // V flat elements from `at` on of N operands that are smaller than 2^31, in rows of at least V elements along the innermost
 // axis: `here` of them are in the first row.
 template <int V, int N>

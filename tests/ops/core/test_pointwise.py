@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pytest
 
-from opgauge.ops import find_op
+from opgauge.ops import dtype_info, find_op
 from opgauge.ops._core.broadcast import merge_strides
 from opgauge.ops._core.tuning import override
 from opgauge.ops._cuda import fill, pointwise
@@ -21,8 +21,8 @@ MULTIPROCESSORS = 132
 class Buffer:
     """What a launch is planned from: shape, dtype and address."""
 
-    def __init__(self, *shape: int, ptr: int = 4096) -> None:
-        self.shape, self.dtype, self.size = shape, np.dtype(np.float32), int(np.prod(shape))
+    def __init__(self, *shape: int, ptr: int = 4096, dtype: str = "float32") -> None:
+        self.shape, self.dtype, self.size = shape, np.dtype(dtype_info(dtype).numpy), int(np.prod(shape))
         self.nbytes = self.size * self.dtype.itemsize
         self.data = type("Memory", (), {"ptr": ptr})
 
@@ -135,62 +135,6 @@ def test_how_much_is_kept_is_a_launch_parameter(megabytes: int) -> None:
     with override({"pointwise.kept_megabytes": megabytes}):
         assert pointwise.evict_last_blocks(64 << 20) == megabytes * 256 * (megabytes != 5)
         assert pointwise.evict_last_blocks(11 << 20) == (5 * 256 if megabytes == 5 else 0)
-
-
-@pytest.mark.parametrize(
-    ("x", "y", "weight", "kernel"),
-    [
-        ((16, 1, 1, 1), (16, 3, 224, 224), None, "lerp_rows<float, 4, 0, 1, -1>"),
-        ((9, 2052), (9, 1), None, "lerp_rows<float, 4, 1, 0, -1>"),
-        ((9, 2052), (2052,), None, "lerp_rows<float, 4, 1, 1, -1>"),
-        ((9, 2052), (9, 2052), (9, 1), "lerp_rows<float, 4, 1, 1, 0>"),
-        ((9, 2052), (9, 1), (2052,), "lerp_rows<float, 4, 1, 0, 1>"),
-        ((3, 1), (3, 1), (3, 2052), "lerp_broadcast<float, 1, 2, true>"),
-        ((3, 1020), (3, 1), None, "lerp_broadcast<float, 1, 2, false>"),
-        ((3, 2051), (3, 1), None, "lerp_broadcast<float, 1, 2, false>"),
-        ((400, 2051), (400, 1), None, "lerp_broadcast<float, 4, 6, false>"),
-        ((70_000, 1), (70_000, 1024), None, "lerp_broadcast<float, 4, 6, false>"),
-        ((3, 1, 2048), (3, 5, 2048), None, "lerp_broadcast<float, 1, 3, false>"),
-        ((1,), (1, 20_480), None, "lerp_rows<float, 4, 0, 1, -1>"),
-        ((20_480,), (1, 20_480), (1,), "lerp_rows<float, 4, 1, 1, 0>"),
-        ((3, 2052), (3, 1), None, "lerp_broadcast<float, 1, 2, false>"),
-        ((1,), (1,), (2048,), "lerp_broadcast<float, 1, 1, true>"),
-        ((5,), (1, 5), (5, 1, 1), "lerp_broadcast<float, 1, 2, true>"),
-        ((5, 1, 7), (1, 3, 7), None, "lerp_broadcast<float, 1, 3, false>"),
-        ((5, 1, 7, 1), (1, 3, 1, 9), None, "lerp_broadcast<float, 1, 6, false>"),
-        ((5,), (1, 5), (1, 5), "lerp_flat<float, 1, true, ANY, 512>"),
-        ((40_000,), (1, 40_000), (1, 40_000), "lerp_flat<float, 4, true, VECTORS, 256>"),
-        ((40_001,), (1, 40_001), None, "lerp_flat<float, 4, false, ANY, 256>"),
-    ],
-)
-def test_rows_of_a_broadcast(
-    monkeypatch: pytest.MonkeyPatch,
-    x: tuple[int, ...],
-    y: tuple[int, ...],
-    weight: tuple[int, ...] | None,
-    kernel: str,
-) -> None:
-    """Two axes of long rows are walked without divisions, in blocks that cover a row; all else is walked by index."""
-    found: list[Any] = []
-
-    def function(expression: str) -> Any:
-        assert expression in lerp.SOURCE.expressions
-        return lambda grid, block, arguments: found.extend((expression, grid, block, arguments))
-
-    monkeypatch.setattr(
-        lerp,
-        "SOURCE",
-        type("CudaSource", (), {"function": staticmethod(function), "expressions": lerp.SOURCE.expressions}),
-    )
-    full = np.broadcast_shapes(x, y, weight or ())
-    out = {"out": Buffer(*full)}
-    lerp.lerp(x=Buffer(*x), y=Buffer(*y), weight=Buffer(*weight) if weight else 0.5, out=out)()
-    name, grid, block, arguments = found
-    assert name == kernel
-    if name.startswith("lerp_rows"):
-        row_packs = int(arguments[4])
-        assert grid[1] * row_packs * 4 == np.prod(full)
-        assert (grid[0] - 1) * block[0] < row_packs <= grid[0] * block[0]
 
 
 class Launch(NamedTuple):
