@@ -37,6 +37,8 @@ KERNELS = [
 ONE_BY_ONE = re.compile(r"<[\w ]+, 1\b")
 NARROWER = re.compile(r"_broadcast<(__half|__nv_bfloat16), [24],|_broadcast<float, 2,")
 """Kernels for rows that only vectors of less than 16 bytes divide."""
+SINGLE = re.compile(r"(lerp|grad)_broadcast<[\w ]+, 1, 1, [1-3]\b")
+"""Kernels of one element per thread, for few elements."""
 STORE = re.compile(r"\bst\.global\S*")
 WIDE = re.compile(r"v4\.\w32$|v2\.\w64$")
 
@@ -56,3 +58,11 @@ def test_packs_are_stored_whole(source: CudaSource, kernel: str) -> None:
         narrow = [store for store in stores if not WIDE.search(store)]
         assert len(narrow) < len(stores), expression
         assert len(narrow) == (0 if "VECTORS" in expression else ENDS.get(kernel, 0)), (expression, narrow)
+
+
+def test_few_elements_are_broadcast_without_branches() -> None:
+    """Parameters that are read after a branch arrive late: a launch of a microsecond would wait for them."""
+    wanted = tuple(one for one in lerp.SOURCE.expressions if SINGLE.match(one))
+    translated = translate(lerp.SOURCE, "sm_90a", wanted, draft=False)
+    assert len(wanted) == len(lerp.CTYPES) * 3 * 3
+    assert [one for one in wanted if re.search(r"\bbra\b", translated.body(one))] == []

@@ -46,6 +46,16 @@ struct Given<T, false> {
   using type = Wide<T>;
 };
 
+// Stores a vector if `there`; by a predicate if launches are SMALL, as parameters that are read after a branch arrive late.
+template <typename T, int V, bool SMALL>
+__device__ __forceinline__ void store_if(T* to, const Vector<T, V>& vector, bool there) {
+  if constexpr (SMALL) {
+    store_where<T, V, true>(to, vector, there);
+  } else if (there) {
+    store<T, V>(to, vector);
+  }
+}
+
 // V elements of x and y, weighted by the `parts` of a TENSOR or by a number.
 template <typename T, int V, bool TENSOR>
 __device__ __forceinline__ Vector<T, V> blended(
@@ -91,7 +101,7 @@ __global__ void __launch_bounds__(flat_threads<V * E>()) lerp_broadcast(
     Vector<T, V> parts;
     if constexpr (TENSOR) parts = of_weight[i].get(strides.at[0][2]);
     const auto result = blended<T, V, TENSOR>(of_x[i].get(strides.at[0][0]), of_y[i].get(strides.at[0][1]), parts, weight);
-    if (start + i * STEP < size) store<T, V>(out + start + i * STEP, result);
+    store_if<T, V, V * E == 1>(out + start + i * STEP, result, start + i * STEP < size);
   }
 }
 
@@ -149,21 +159,21 @@ __global__ void __launch_bounds__(flat_threads<V>()) grad_flat(
   access.store(dy, second, dy != nullptr);
 }
 
-// Stores the gradients of the first `count` elements of a vector from `at` on, each unless null.
+// The gradients of x and y by V elements of dout and their weights.
 template <typename T, int V>
-__device__ __forceinline__ void store_gradients(
-    T* dx, T* dy, unsigned int at, const Vector<T, V>& given, const Vector<T, V>& parts, unsigned int count) {
-  using W = Wide<T>;
+struct Gradients {
   Vector<T, V> first, second;
+
+  __device__ __forceinline__ Gradients(const Vector<T, V>& given, const Vector<T, V>& parts) {
+    using W = Wide<T>;
 #pragma unroll
-  for (int v = 0; v < V; ++v) {
-    const W value = widen(given.at[v]), part = widen(parts.at[v]);
-    first.at[v] = narrow<T>((W(1) - part) * value);
-    second.at[v] = narrow<T>(part * value);
+    for (int v = 0; v < V; ++v) {
+      const W value = widen(given.at[v]), part = widen(parts.at[v]);
+      first.at[v] = narrow<T>((W(1) - part) * value);
+      second.at[v] = narrow<T>(part * value);
+    }
   }
-  if (dx != nullptr) store_some<T, V>(dx + at, first, count);
-  if (dy != nullptr) store_some<T, V>(dy + at, second, count);
-}
+};
 
 // grad_broadcast: a thread computes E vectors of V elements, a block apart, without sums, for a weight that broadcasts.
 // Layout   dout, dx, dy flat; weight by Strides over their axes, at most A
@@ -185,8 +195,10 @@ __global__ void __launch_bounds__(flat_threads<V * E>()) grad_broadcast(
 #pragma unroll
   for (int i = 0; i < E; ++i) {
     const unsigned int at = start + i * STEP;
-    if (at >= size) break;
-    store_gradients<T, V>(dx, dy, at, as_vector<T, V>(given[i]), of_weight[i].get(strides.at[0][0]), V);
+    if (V * E > 1 && at >= size) break;
+    const Gradients<T, V> found(as_vector<T, V>(given[i]), of_weight[i].get(strides.at[0][0]));
+    store_if<T, V, V * E == 1>(dx + at, found.first, at < size && dx != nullptr);
+    store_if<T, V, V * E == 1>(dy + at, found.second, at < size && dy != nullptr);
   }
 }
 
@@ -212,7 +224,9 @@ __global__ void __launch_bounds__(FLAT_THREADS) grad_split(
     given = load<T, V>(dout + at);
     parts = RowSplit<V, 1>(at, axes, strides).load(weight, 0, false, strides);
   }
-  store_gradients<T, V>(dx, dy, at, given, parts, count);
+  const Gradients<T, V> found(given, parts);
+  if (dx != nullptr) store_some<T, V>(dx + at, found.first, count);
+  if (dy != nullptr) store_some<T, V>(dy + at, found.second, count);
 }
 
 // grad_rows: `splits` blocks reduce one row and write the other gradient.
