@@ -203,8 +203,8 @@ __global__ void __launch_bounds__(flat_threads<V * E>()) grad_broadcast(
 }
 
 // grad_split: a thread computes a vector of V elements, which may lie in two rows or more, without sums.
-// Layout   as in grad_broadcast      Grid, Block  as in lerp_split      Needs  dout, dx and dy aligned; fewer than 2^31 elements
-// Writes   dx[size], dy[size], each unless null      Why  as in lerp_split
+// Layout   as in grad_broadcast      Grid, Block, Why  as in lerp_split
+// Needs    dout, dx and dy aligned; fewer than 2^31 elements      Writes  dx[size], dy[size], each unless null
 template <typename T, int V>
 __global__ void __launch_bounds__(FLAT_THREADS) grad_split(
     const T* __restrict__ dout, const T* __restrict__ weight, T* __restrict__ dx, T* __restrict__ dy,

@@ -260,7 +260,7 @@ def emulator(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Emulator]:
 
 @pytest.mark.parametrize("walk", WALKS, ids=str)
 def test_broadcasts_are_right(emulator: Emulator, walk: Walk) -> None:
-    """Each element is that of the reference, accesses are aligned, and nothing beyond the arrays is accessed."""
+    """Each element is that of the reference, accesses are aligned, and nothing beyond the arrays is written."""
     with walk.tuned():
         assert emulated_complaint(emulator, walk.case, inputs_of(walk.case), offset=walk.offset, mixed=2, seed=1) == ""
 
