@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from math import prod
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -32,6 +33,7 @@ from opgauge.ops._cuda.reduction.elements import elements_templates
 from opgauge.ops._cuda.reduction.plan import CONSTANTS as REDUCTION
 from opgauge.ops._cuda.reduction.plan import STRUCTS
 from opgauge.ops._cuda.source import CudaSource, flag, widest_vector
+from opgauge.ops._cuda.struct import divisor
 
 LARGE_BYTES = 256 << 20
 """Bytes of a result from which, with a weight tensor, blocks are large and fewer stores are evict_last; 128 MB is as
@@ -44,6 +46,8 @@ LARGE_THREADS = 1024
 FEW_ELEMENTS = 3 << 17
 """Elements up to which a thread computes one: such launches are bound by latency, not by bandwidth. On an H100 10 to
 30 % faster from 131072 to 393216 elements, 3 to 35 % slower for a million."""
+GROUPED = (1, 2, 3)
+"""Numbers of innermost axes that a group may have, each compiled."""
 WARP = 32
 IN_FLIGHT = 4
 """Threads of a warp, and vectors in flight per summing thread."""
@@ -56,6 +60,13 @@ def _broadcasts(dtype: str) -> tuple[str, ...]:
     whole = WIDTHS[dtype]
     found = [(1, 1), *((width, whole // width) for width in (1, 2, 4, 8) if width <= whole)]
     return tuple(f"{width}, {each}, {axes}" for width, each in found for axes in AXES_COMPILED)
+
+
+def _grouped(dtype: str) -> tuple[str, ...]:
+    """V, E and K of the kernels for operands of many axes."""
+    whole = WIDTHS[dtype]
+    found = [(width, whole // width) for width in (1, 2, 4) if width < whole]
+    return tuple(f"{width}, {each}, {inner}" for width, each in found for inner in GROUPED)
 
 
 def _expressions() -> tuple[str, ...]:
@@ -72,6 +83,9 @@ def _expressions() -> tuple[str, ...]:
         for template in _broadcasts(name):
             found.append(f"grad_broadcast<{ctype}, {template}>")
             found += [f"lerp_broadcast<{ctype}, {template}, {tensor}>" for tensor in FLAGS]
+        for template in _grouped(name):
+            found.append(f"grad_grouped<{ctype}, {template}>")
+            found += [f"lerp_grouped<{ctype}, {template}, {tensor}>" for tensor in FLAGS]
         found.append(f"grad_split<{ctype}, {WIDTHS[name]}>")
         found += [f"lerp_split<{ctype}, {WIDTHS[name]}, {tensor}>" for tensor in FLAGS]
         found.append(f"reduce_columns_grid<SummedGrad<{ctype}>, {WIDTHS[name]}, false, false>")
@@ -132,8 +146,8 @@ def lerp(*, x: Any, y: Any, weight: Any, out: dict[str, Any]) -> Bound:
 class BroadcastLaunch(NamedTuple):
     """Launch of a kernel for operands that broadcast.
 
-    kind: `broadcast` or `split`, how its name ends. template: V, E and A, or V. walked: size, strides and axes. dense:
-    of `split`, a bit for each operand of the common shape.
+    kind: `broadcast`, `grouped` or `split`, how its name ends. template: V, E and A; V, E and K; or V. walked: size,
+    strides, axes, and elements of a group. dense: of `split`, a bit for each operand of the common shape.
     """
 
     kind: str
@@ -156,6 +170,12 @@ def broadcast_launch(steps: MergedOperands, operands: Sequence[Any], results: Se
         along = (array for array, strides in zip(operands, steps.strides, strict=True) if strides[-1] == 1)
         width = widest_vector(itemsize, steps.lengths[-1], *results, *along)
         each = whole // width
+        inner = _group(steps.lengths, width, whole)
+        if inner:
+            grid, block = one_per_thread(-(-steps.size // whole), whole)
+            relative = MergedOperands(steps.lengths, tuple(_relative(steps.lengths, own) for own in steps.strides))
+            walked = (*_walked(relative, AXES), divisor(prod(steps.lengths[-inner:])))
+            return BroadcastLaunch("grouped", f"{width}, {each}, {inner}", grid, block, walked)
         dense = [array.size == steps.size for array in operands]
         aligned = (array for array, is_dense in zip(operands, dense, strict=True) if is_dense)
         if width == 1 and widest_vector(itemsize, *results, *aligned) == whole:
@@ -164,6 +184,23 @@ def broadcast_launch(steps: MergedOperands, operands: Sequence[Any], results: Se
             return BroadcastLaunch("split", f"{whole}", grid, block, _walked(steps, AXES), (bits,))
     grid, block = one_per_thread(-(-steps.size // (width * each)), width * each)
     return BroadcastLaunch("broadcast", f"{width}, {each}, {axes}", grid, block, _walked(steps, axes))
+
+
+def _group(lengths: Shape, width: int, whole: int) -> int:
+    """Innermost axes whose product is at least the elements of a warp; 0 if others are too few, or vectors are whole.
+
+    Up to three axes in vectors are walked without branches, and whole vectors by one walk each.
+    """
+    if width == whole or len(lengths) < (3 if width == 1 else 4):
+        return 0
+    most = (inner for inner in GROUPED if inner < len(lengths) and prod(lengths[-inner:]) >= WARP * whole)
+    return next(most, 0)
+
+
+def _relative(lengths: Shape, strides: Shape) -> Shape:
+    """Strides less those of the whole axis within each, modulo 2^32."""
+    inner = (length * stride for length, stride in zip(lengths[1:], strides[1:], strict=True))
+    return (*((stride - whole) % (1 << 32) for stride, whole in zip(strides, inner, strict=False)), strides[-1])
 
 
 def _walked(steps: MergedOperands, axes: int) -> tuple[Any, ...]:

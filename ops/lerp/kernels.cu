@@ -1,20 +1,11 @@
 // lerp and its gradient. out = x + w (y - x); dx = (1 - w) dout, dy = w dout, summed along axes of repeated inputs.
+#include "broadcast.cuh"
 #include "flat.cuh"
 #include "reduce_columns.cuh"
 #include "reduce_elements.cuh"
-#include "strides.cuh"
 
 constexpr int THREADS = 256;
 // IN_FLIGHT_EACH, vectors in flight per summing thread, and ROWS_EACH, rows of a warp, are defined by cuda.py.
-
-// x + weight (y - x): y at weight 1 and x where x = y, exactly, and finite if the result is. The difference of numbers
-// of one sign cannot overflow; numbers of different signs are weighted separately, without cancellation.
-template <typename A>
-__device__ __forceinline__ A blend(A x, A y, A weight) {
-  const A rest = A(1) - weight, step = y - x;
-  const A near = weight < A(0.5) ? x + weight * step : y - rest * step;
-  return (x < A(0)) == (y < A(0)) ? near : rest * x + weight * y;
-}
 
 constexpr int EVICT_LAST_OF = 16;  // one block of as many stores with evict_last, for LARGE results of large blocks
 
@@ -35,104 +26,6 @@ __global__ void __launch_bounds__(THREADS) lerp_flat(
     result.at[i] = narrow<T>(blend(widen(from.at[i]), widen(to.at[i]), part));
   }
   access.store(out, result);
-}
-
-template <typename T, bool TENSOR>
-struct Given {  // a weight as an argument: a tensor, or a number
-  using type = const T*;
-};
-template <typename T>
-struct Given<T, false> {
-  using type = Wide<T>;
-};
-
-// Stores a vector if `there`; by a predicate if launches are SMALL, as parameters that are read after a branch arrive late.
-template <typename T, int V, bool SMALL>
-__device__ __forceinline__ void store_if(T* to, const Vector<T, V>& vector, bool there) {
-  if constexpr (SMALL) {
-    store_where<T, V, true>(to, vector, there);
-  } else if (there) {
-    store<T, V>(to, vector);
-  }
-}
-
-// V elements of x and y, weighted by the `parts` of a TENSOR or by a number.
-template <typename T, int V, bool TENSOR>
-__device__ __forceinline__ Vector<T, V> blended(
-    const Vector<T, V>& from, const Vector<T, V>& to, const Vector<T, V>& parts, typename Given<T, TENSOR>::type weight) {
-  Vector<T, V> result;
-#pragma unroll
-  for (int v = 0; v < V; ++v) {
-    Wide<T> part;
-    if constexpr (TENSOR) {
-      part = widen(parts.at[v]);
-    } else {
-      part = weight;
-    }
-    result.at[v] = narrow<T>(blend(widen(from.at[v]), widen(to.at[v]), part));
-  }
-  return result;
-}
-
-// lerp_broadcast: a thread computes E vectors of V elements, a block apart, for operands that broadcast in any pattern.
-// Layout   out flat; x, y and a weight TENSOR by Strides over its axes, at most A
-// Grid     size / V / E / flat_threads<V * E>()      Block  flat_threads<V * E>()
-// Needs    rows of the innermost axis are whole, aligned vectors in out and all operands that are not repeated along it;
-//          fewer than 2^31 elements
-// Writes   out[size]
-// Why      no vector lies in two rows: one index computation serves V elements, without branches, so that all loads are in
-//          flight. The arguments of two axes are within 64 bytes: other lines arrive later
-template <typename T, int V, int E, int A, bool TENSOR>
-__global__ void __launch_bounds__(flat_threads<V * E>()) lerp_broadcast(
-    const T* __restrict__ x, const T* __restrict__ y, T* __restrict__ out, typename Given<T, TENSOR>::type weight,
-    unsigned int size, Strides<A, 2 + TENSOR, unsigned int> strides, Axes<A> axes) {
-  constexpr unsigned int STEP = flat_threads<V * E>() * V;
-  const unsigned int start = blockIdx.x * (STEP * E) + threadIdx.x * V;
-  Along<T, V> of_x[E], of_y[E], of_weight[E];
-#pragma unroll
-  for (int i = 0; i < E; ++i) {
-    const auto offsets = strided_offsets(min(start + i * STEP, size - V), axes, strides);
-    of_x[i].fetch_from(x + offsets.at[0], strides.at[0][0]);
-    of_y[i].fetch_from(y + offsets.at[1], strides.at[0][1]);
-    if constexpr (TENSOR) of_weight[i].fetch_from(weight + offsets.at[2], strides.at[0][2]);
-  }
-#pragma unroll
-  for (int i = 0; i < E; ++i) {
-    Vector<T, V> parts;
-    if constexpr (TENSOR) parts = of_weight[i].get(strides.at[0][2]);
-    const auto result = blended<T, V, TENSOR>(of_x[i].get(strides.at[0][0]), of_y[i].get(strides.at[0][1]), parts, weight);
-    store_if<T, V, V * E == 1>(out + start + i * STEP, result, start + i * STEP < size);
-  }
-}
-
-// lerp_split: a thread computes a vector of V elements, which may lie in two rows or more.
-// Layout   as in lerp_broadcast, or dense like out: a bit of `dense` for each of x, y and weight
-// Grid     size / V / FLAT_THREADS      Block  FLAT_THREADS
-// Needs    out and dense operands aligned; fewer than 2^31 elements      Writes  out[size]
-// Why      a vector spans two rows at most unless rows are shorter: two index computations serve V elements
-template <typename T, int V, bool TENSOR>
-__global__ void __launch_bounds__(FLAT_THREADS) lerp_split(
-    const T* __restrict__ x, const T* __restrict__ y, T* __restrict__ out, typename Given<T, TENSOR>::type weight,
-    unsigned int size, Strides<AXES, 2 + TENSOR, unsigned int> strides, Axes<> axes, int dense) {
-  const unsigned int at = (blockIdx.x * FLAT_THREADS + threadIdx.x) * V;
-  if (at >= size) return;
-  const unsigned int count = min(size - at, static_cast<unsigned int>(V));
-  Vector<T, V> from, to, parts;
-  if (count < V || axes.length[0].value < V) {
-#pragma unroll
-    for (int i = 0; i < V; ++i) {
-      const auto offsets = strided_offsets(at + min(i, count - 1), axes, strides);
-      from.at[i] = x[offsets.at[0]];
-      to.at[i] = y[offsets.at[1]];
-      if constexpr (TENSOR) parts.at[i] = weight[offsets.at[2]];
-    }
-  } else {
-    const RowSplit<V, 2 + TENSOR> split(at, axes, strides);
-    from = split.load(x, 0, dense & 1, strides);
-    to = split.load(y, 1, dense & 2, strides);
-    if constexpr (TENSOR) parts = split.load(weight, 2, dense & 4, strides);
-  }
-  store_some<T, V>(out + at, blended<T, V, TENSOR>(from, to, parts, weight), count);
 }
 
 // grad_flat: a vector of V elements per thread, and an element per thread after them, without sums.
@@ -157,76 +50,6 @@ __global__ void __launch_bounds__(flat_threads<V>()) grad_flat(
   }
   access.store(dx, first, dx != nullptr);
   access.store(dy, second, dy != nullptr);
-}
-
-// The gradients of x and y by V elements of dout and their weights.
-template <typename T, int V>
-struct Gradients {
-  Vector<T, V> first, second;
-
-  __device__ __forceinline__ Gradients(const Vector<T, V>& given, const Vector<T, V>& parts) {
-    using W = Wide<T>;
-#pragma unroll
-    for (int v = 0; v < V; ++v) {
-      const W value = widen(given.at[v]), part = widen(parts.at[v]);
-      first.at[v] = narrow<T>((W(1) - part) * value);
-      second.at[v] = narrow<T>(part * value);
-    }
-  }
-};
-
-// grad_broadcast: a thread computes E vectors of V elements, a block apart, without sums, for a weight that broadcasts.
-// Layout   dout, dx, dy flat; weight by Strides over their axes, at most A
-// Grid, Block, Needs  as in lerp_broadcast      Writes  dx[size], dy[size], each unless null      Why  as there
-template <typename T, int V, int E, int A>
-__global__ void __launch_bounds__(flat_threads<V * E>()) grad_broadcast(
-    const T* __restrict__ dout, const T* __restrict__ weight, T* __restrict__ dx, T* __restrict__ dy,
-    unsigned int size, Strides<A, 1, unsigned int> strides, Axes<A> axes) {
-  constexpr unsigned int STEP = flat_threads<V * E>() * V;
-  const unsigned int start = blockIdx.x * (STEP * E) + threadIdx.x * V;
-  VectorWord<T, V> given[E];
-  Along<T, V> of_weight[E];
-#pragma unroll
-  for (int i = 0; i < E; ++i) {
-    const unsigned int at = min(start + i * STEP, size - V);
-    given[i] = fetch<T, V>(dout + at);
-    of_weight[i].fetch_from(weight + strided_offsets(at, axes, strides).at[0], strides.at[0][0]);
-  }
-#pragma unroll
-  for (int i = 0; i < E; ++i) {
-    const unsigned int at = start + i * STEP;
-    if (V * E > 1 && at >= size) break;
-    const Gradients<T, V> found(as_vector<T, V>(given[i]), of_weight[i].get(strides.at[0][0]));
-    store_if<T, V, V * E == 1>(dx + at, found.first, at < size && dx != nullptr);
-    store_if<T, V, V * E == 1>(dy + at, found.second, at < size && dy != nullptr);
-  }
-}
-
-// grad_split: a thread computes a vector of V elements, which may lie in two rows or more, without sums.
-// Layout   as in grad_broadcast      Grid, Block, Why  as in lerp_split
-// Needs    dout, dx and dy aligned; fewer than 2^31 elements      Writes  dx[size], dy[size], each unless null
-template <typename T, int V>
-__global__ void __launch_bounds__(FLAT_THREADS) grad_split(
-    const T* __restrict__ dout, const T* __restrict__ weight, T* __restrict__ dx, T* __restrict__ dy,
-    unsigned int size, Strides<AXES, 1, unsigned int> strides, Axes<> axes) {
-  const unsigned int at = (blockIdx.x * FLAT_THREADS + threadIdx.x) * V;
-  if (at >= size) return;
-  const unsigned int count = min(size - at, static_cast<unsigned int>(V));
-  Vector<T, V> given, parts;
-  if (count < V || axes.length[0].value < V) {
-#pragma unroll
-    for (int i = 0; i < V; ++i) {
-      const unsigned int index = at + min(i, count - 1);
-      given.at[i] = dout[index];
-      parts.at[i] = weight[strided_offsets(index, axes, strides).at[0]];
-    }
-  } else {
-    given = load<T, V>(dout + at);
-    parts = RowSplit<V, 1>(at, axes, strides).load(weight, 0, false, strides);
-  }
-  const Gradients<T, V> found(given, parts);
-  if (dx != nullptr) store_some<T, V>(dx + at, found.first, count);
-  if (dy != nullptr) store_some<T, V>(dy + at, found.second, count);
 }
 
 // grad_rows: `splits` blocks reduce one row and write the other gradient.

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
-from itertools import product
 from math import prod
 from typing import Any, NamedTuple
 
@@ -36,7 +35,7 @@ class Launched(NamedTuple):
     def per_block(self) -> int:
         """Elements of a block: V for each thread, or V times E."""
         numbers = [int(text) for text in self.name.rstrip(">").split(", ")[1:] if text.isdecimal()]
-        return self.block[0] * prod(numbers[: 2 if "_broadcast<" in self.name else 1])
+        return self.block[0] * prod(numbers[: 1 if "_split<" in self.name else 2])
 
 
 @pytest.fixture
@@ -99,6 +98,17 @@ def dtype_of(kernel: str) -> str:
         ((30, 1, 8, 1), (1, 20, 1, 2048), None, {}, "lerp_broadcast<float, 4, 1, 6, false>"),
         ((70_000, 1), (70_000, 6), (6,), {}, "lerp_broadcast<float, 2, 2, 2, true>"),
         ((70_000, 1), (1, 7), (7,), {}, "lerp_split<float, 4, true>"),
+        # by groups of axes of at least a warp's elements
+        ((33, 5, 1, 77, 9), (33, 1, 6, 77, 1), None, {}, "lerp_grouped<float, 1, 4, 2, false>"),
+        ((33, 5, 1, 7, 9), (33, 1, 60, 7, 1), None, {}, "lerp_grouped<float, 1, 4, 3, false>"),
+        ((33, 5, 1, 7, 10), (33, 1, 60, 7, 1), (60, 7, 1), {}, "lerp_grouped<float, 2, 2, 3, true>"),
+        ((30, 1, 2051), (30, 20, 2051), None, {}, "lerp_grouped<float, 1, 4, 1, false>"),
+        ((30, 1, 2051), (30, 20, 2051), None, {"x": 4}, "lerp_grouped<float, 1, 4, 1, false>"),
+        ((30, 1, 2050), (30, 20, 2050), None, {}, "lerp_broadcast<float, 2, 2, 3, false>"),
+        ((33, 5, 1, 77, 12), (33, 1, 6, 77, 1), None, {}, "lerp_broadcast<float, 4, 1, 6, false>"),
+        ((33, 5, 1, 77, 12), (33, 1, 6, 77, 1), None, {}, "lerp_grouped<__half, 4, 2, 2, false>"),
+        ((50_000, 1, 3, 1), (1, 3, 1, 3), None, {}, "lerp_split<float, 4, false>"),
+        ((50_000, 1, 3, 1), (1, 3, 1, 4), None, {}, "lerp_broadcast<__half, 4, 2, 6, false>"),
         # one element or two beyond 400 blocks
         ((3, 1), (3, 136_534), None, {}, "lerp_broadcast<float, 2, 2, 2, false>"),
         ((1,), (409_601,), None, {}, "lerp_split<float, 4, false>"),
@@ -202,7 +212,36 @@ def patterns(rows: int, length: int) -> list[tuple[Shape, Shape, Shape]]:
         ((3, 1, length), (3, rows, 1), ()),
         ((2, 1, 3, length), (1, 3, 1, length), ()),
         ((2, 1, 3, length), (1, 3, 1, 1), (2, 1, 1, length)),
+        ((2, 3, 1, 7, length), (2, 1, 2, 7, 1), ()),
     ]
+
+
+def forms(width: int) -> list[tuple[Shape, Shape]]:
+    """A shape and one that broadcasts to it, for each number of axes and of a group's, in vectors of `width`."""
+    short, middle, long = width if width > 1 else 3, 8 + width, 256 + width
+    return [
+        ((1001 * width,), (1,)),
+        ((300, short), (300, 1)),
+        ((40, 5, short), (40, 1, short)),
+        ((9, 5, 3, short), (9, 1, 3, 1)),
+        ((2, 3, 3, long), (2, 1, 3, 1)),
+        ((2, 3, 77, middle), (2, 1, 77, 1)),
+        ((5, 5, 7, middle), (5, 1, 7, 1)),
+    ]
+
+
+MANY: tuple[tuple[Shape, Shape, Shape], ...] = (
+    ((2, 3, 1, 77, 9), (2, 1, 2, 77, 1), ()),
+    ((2, 3, 1, 77, 1), (2, 1, 2, 1, 9), (2, 77, 9)),
+    ((5, 1, 7, 1), (1, 4, 1, 9), (5, 1, 7, 9)),
+    ((2, 3, 1, 5, 1, 30), (2, 1, 4, 1, 3, 30), ()),
+    ((2, 3, 1, 5, 1, 30), (2, 1, 4, 1, 3, 1), (3, 1, 1, 3, 1)),
+    ((3, 1, 2, 1, 2, 1), (1, 5, 1, 3, 1, 50), ()),
+    ((7, 1, 259), (7, 5, 1), ()),
+    ((7, 1, 259), (1, 5, 1), (7, 5, 259)),
+    ((5, 1, 3, 1), (1, 3, 1, 3), ()),
+)
+"""Shapes of x, y and perhaps weight along many axes."""
 
 
 def blend_of(dtype: str, x: Shape, y: Shape, weight: Shape) -> Case:
@@ -230,13 +269,17 @@ def walks() -> list[Walk]:
             case = blend_of(dtype, *shapes)
             found += [Walk(case, offset=False), Walk(case, offset=True)]
             found.append(Walk(replace(case, inputs={"x": InputSpec(layout="offset")}), offset=False))
-    for dtype, length in product(("float16", "float32"), (264, 258, 257)):
-        cases = [
-            gradient_of(dtype, (13, length), (13, 1)),
-            gradient_of(dtype, (13, length), (length,), need_x=False),
-            gradient_of(dtype, (13, length), (1,), need_y=False),
-        ]
-        found += [Walk(case, offset) for case in cases for offset in (False, True)]
+    for case in (
+        gradient_of("float32", (13, 258), (258,), need_x=False),
+        gradient_of("float32", (258,), (1,), need_y=False),
+    ):
+        found += [Walk(case, offset=False), Walk(case, offset=True)]
+    found += [Walk(blend_of("float32", *shapes), offset) for shapes in MANY for offset in (False, True)]
+    widths = {"float16": (1, 2, 4, 8), "float32": (1, 2, 4), "float64": (1, 2)}
+    for dtype, width in ((dtype, width) for dtype, some in widths.items() for width in some):
+        for full, part in forms(width):
+            cases = [blend_of(dtype, full, part, ()), blend_of(dtype, full, full, part), gradient_of(dtype, full, part)]
+            found += [Walk(case, offset) for case in cases for offset in ((False, True) if width == 1 else (False,))]
     few = [blend_of("float32", *shapes) for shapes in patterns(13, 33)]
     gradients = (((5, 6, 7), (6, 1)), ((3, 2, 5, 7), (3, 1, 5, 1)), ((1, 1000), (1, 1)), ((1000,), (1,)))
     few += [gradient_of("float32", full, weight) for full, weight in gradients]
@@ -266,18 +309,17 @@ def test_broadcasts_are_right(emulator: Emulator, walk: Walk) -> None:
 
 
 def test_every_form_is_emulated(emulator: Emulator) -> None:
-    """Each V and E of float16 and float32, each number of axes, with weights as a tensor and as a number."""
+    """Each V and E, each number of axes and of a group's axes, with weights as a tensor and as a number."""
     (asked,) = emulator.asked.values()
+    missing = []
     for ctype, widths in (("__half", (1, 2, 4, 8)), ("float", (1, 2, 4)), ("double", (1, 2))):
-        for tensor in lerp.FLAGS:
-            assert f"lerp_split<{ctype}, {max(widths)}, {tensor}>" in asked
-            for width in widths:
-                for axes in (1, 2, 3, 6) if tensor == "false" else (2, 6):
-                    assert f"lerp_broadcast<{ctype}, {width}, {max(widths) // width}, {axes}, {tensor}>" in asked
-    for name in ("grad_split<__half, 8>", "grad_split<float, 4>"):
-        assert name in asked
-    for width, axes in product((1, 2, 4), (1, 2)):
-        assert f"grad_broadcast<float, {width}, {4 // width}, {axes}>" in asked
+        whole = max(widths)
+        names = [f"split<{ctype}, {whole}"]
+        names += [f"broadcast<{ctype}, {width}, {whole // width}, {axes}" for width in widths for axes in (1, 2, 3, 6)]
+        names += [f"grouped<{ctype}, {width}, {whole // width}, {k}" for width in widths[:-1] for k in lerp.GROUPED]
+        wanted = [f"lerp_{name}, {tensor}>" for name in names for tensor in lerp.FLAGS]
+        missing += [name for name in (*wanted, *(f"grad_{name}>" for name in names)) if name not in asked]
+    assert missing == []
 
 
 @pytest.mark.gpu
