@@ -17,19 +17,9 @@ IMPLEMENTATIONS = ("optimized", "tf32", "deterministic", "three_kernel")
 """Implementations with kernels of this project; the others are baselines and graphs of ops."""
 GRAPHS = ("residual_block", "resnet50_adds")
 FALLBACKS = {
-    "conv_data_grad/fold": "large convolutions in float64, or whose taps reach beyond shared memory",
     "flatten/gather": "inputs that are not contiguous",
-    "gemm/persistent_wgmma": "16-bit products whose depth is no multiple of 64",
-    "lerp/grad_broadcast": "gradients without sums by a tensor of weights that broadcasts",
-    "lerp/grad_grouped": "the same along many axes, in rows that no 16-byte vector divides",
-    "lerp/grad_split": "the same in rows that no vector divides",
-    "lerp/lerp_grouped": "operands that broadcast along many axes, in rows that no 16-byte vector divides",
-    "lerp/lerp_split": "operands that broadcast in more than 393216 elements, in rows that no vector divides",
-    "lerp/reduce_any": "sums of many elements by a tensor of weights, or over more than two groups of axes",
     "mean/reduce_rows_block": "a kernel of include/, which cases of p_norm launch",
     "mean/reduce_slabs_block": "a kernel of include/, which cases of p_norm launch",
-    "normalization/reduce_rows": "statistics of channels too large for the chip, or not aligned to vectors",
-    "p_norm/grad_inf_rows_loop": "rows too long for a block's registers, with too many rows to share them",
     "p_norm/reduce_rows_grid": "a kernel of include/, which cases of mean and dot launch",
 }
 """Kernels by folder that no shipped case launches, with the shapes that need them."""
