@@ -7,13 +7,14 @@ from __future__ import annotations
 
 from typing import Annotated, cast
 
-from fastapi import Depends, Request
+from fastapi import Depends, HTTPException, Request
+from starlette.concurrency import run_in_threadpool
 
 from opgauge.harness.settings import Settings
 from opgauge.harness.store import Store
 from opgauge.web.cache import Cache
 from opgauge.web.reader import Reader
-from opgauge.web.scope import reader_for
+from opgauge.web.scope import leave_project, reader_for
 
 
 async def store_of(request: Request) -> Store:
@@ -32,8 +33,15 @@ async def cache_of(request: Request) -> Cache:
 
 
 async def reader_of(request: Request) -> Reader:
-    """Reader of the project that the address selects."""
-    return reader_for(request)
+    """Reader of the project that the address selects; 404 if there is none: its pages would say that nothing is wrong.
+
+    Raises HTTPException.
+    """
+    reader = reader_for(request)
+    if reader.project is not None and not await run_in_threadpool(reader.is_there):
+        leave_project(request)
+        raise HTTPException(404, f"there is no project {reader.project or 'without a name'}")
+    return reader
 
 
 StoreOf = Annotated[Store, Depends(store_of)]

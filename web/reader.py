@@ -16,7 +16,14 @@ from typing import TypeVar
 from opgauge.harness.result.ceilings import Ceilings
 from opgauge.harness.store import Store, queries
 from opgauge.harness.store.history import History, history_of
-from opgauge.harness.store.projects import Commit, ProjectSettings, find_project, list_commits, list_projects
+from opgauge.harness.store.projects import (
+    Commit,
+    ProjectSettings,
+    find_project,
+    list_commits,
+    list_projects,
+    project_exists,
+)
 from opgauge.harness.store.queries import CaseInfo, StoredPoint
 from opgauge.harness.store.run_queries import RunInfo
 from opgauge.web.cache import Cache, ProjectCache
@@ -95,6 +102,11 @@ class Reader:
     def projects(self) -> list[tuple[str, int, datetime]]:
         """Projects with their number of runs and the start of the latest, latest first."""
         return self._shared.get("projects", lambda: list_projects(self.engine))
+
+    def is_there(self) -> bool:
+        """Whether the project exists, also without runs; the unnamed one does while there is no other."""
+        listed = [name for name, _, _ in self.projects()]
+        return self.project in {None, *(listed or [""])} or project_exists(self.engine, str(self.project))
 
     @property
     def settings(self) -> ProjectSettings:

@@ -44,8 +44,8 @@ class ProjectScope:
         # as it was sent: a name may have a slash, which is quoted in addresses
         raw = (scope.get("raw_path") or quote(scope["path"]).encode()).decode("latin-1").partition("?")[0]
         found = _PREFIX.fullmatch(raw.removeprefix(root))
-        if found:
-            name = unquote(found[1])
+        name = unquote(found[1]) if found else ""
+        if found and name.isprintable():
             inner = f"{root}/p/{quote(name, safe='')}"
             # in place, so that the middleware outside sees the route
             scope.update(
@@ -64,6 +64,12 @@ class ProjectScope:
 def prefix(project: str) -> str:
     """Path of a project."""
     return f"/p/{quote(project or UNNAMED, safe='')}"
+
+
+def leave_project(request: Request) -> None:
+    """Take the project out of the address, as if it had none: links of an error page lead to what exists."""
+    root, _, _ = str(request.scope.get("root_path", "")).rpartition("/p/")
+    request.scope.update(project=None, root_path=root)
 
 
 def reader_for(request: Request) -> Reader:

@@ -9,7 +9,7 @@ from typing import Any
 
 from sqlalchemy import Engine, delete, func, insert, select
 
-from opgauge.harness.store.tables import CommitRow, ProjectRow, RunRow
+from opgauge.harness.store.tables import CommitRow, ProjectRow, RunRow, TokenRow, WebhookRow
 
 CHUNK = 500
 """Rows of one insert."""
@@ -47,6 +47,13 @@ def list_projects(engine: Engine) -> list[tuple[str, int, datetime]]:
     query = select(RunRow.project, func.count(), last).group_by(RunRow.project).order_by(last.desc())
     with engine.connect() as connection:
         return [(name, count, started) for name, count, started in connection.execute(query)]
+
+
+def project_exists(engine: Engine, name: str) -> bool:
+    """Whether a project has a run, settings, commits, or a token or webhook of its own."""
+    columns = (RunRow.project, ProjectRow.name, CommitRow.project, TokenRow.project, WebhookRow.project)
+    with engine.connect() as connection:
+        return any(connection.execute(select(one).where(one == name).limit(1)).first() for one in columns)
 
 
 def find_project(engine: Engine, name: str) -> ProjectSettings:

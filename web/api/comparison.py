@@ -9,9 +9,10 @@ from fastapi import APIRouter, Query, Response
 
 from opgauge.web.api.answer import PLAIN, Limit, Name, Offset, json_answer, page, problems
 from opgauge.web.api.models import ComparisonPage, RegressionPage
-from opgauge.web.comparison import Compared, compare_runs, differences, resolve, sort_compared
+from opgauge.web.comparison import Compared, compare_runs, device_choices, differences, resolve, sort_compared
 from opgauge.web.deps import ReaderOf
 from opgauge.web.regression import Regression, RegressionState, known_regressions
+from opgauge.web.unknown import ops_of, refuse_unknown, refuse_unknown_filters, refuse_unknown_sides
 
 router = APIRouter(tags=["comparisons"])
 Side = Annotated[
@@ -35,6 +36,8 @@ def compare(
     """Two runs, commits, branches or devices side by side, each case with its verdict and the reason for it."""
     before, after = resolve(reader, base), resolve(reader, head)
     found = sort_compared(compare_runs(reader, before, after, base_device=base_device, head_device=head_device))
+    refuse_unknown_filters(found, op or "", implementation or "", verdict or "")
+    refuse_unknown_sides(found, device_choices(before, after), base_device, head_device)
     chosen = [
         one
         for one in found
@@ -56,7 +59,7 @@ def compare(
     )
 
 
-@router.get("/regressions", response_model=RegressionPage, responses=problems(422))
+@router.get("/regressions", response_model=RegressionPage, responses=problems(404, 422))
 def list_regressions(
     reader: ReaderOf,
     limit: Limit = 100,
@@ -66,6 +69,10 @@ def list_regressions(
     device: Annotated[Name | None, Query(description="A device's name or its fingerprint.")] = None,
 ) -> Response:
     """Series that got slower or broke, found in the latest runs of every device."""
+    recent = reader.recent()
+    refuse_unknown("op", op or "", ops_of(recent))
+    names = (name for one in recent.devices.values() for name in (one.name, one.slug))
+    refuse_unknown("device", device or "", names)
     chosen = [
         one
         for one in known_regressions(reader)

@@ -18,7 +18,7 @@ from opgauge.harness.store.schema import HEAD
 from opgauge.harness.store.tables import RunRow
 from opgauge.web.api.answer import json_answer, problems
 from opgauge.web.api.models import HealthModel
-from opgauge.web.deps import CacheOf, ReaderOf
+from opgauge.web.deps import CacheOf, ReaderOf, StoreOf
 from opgauge.web.observe import POOL, service_metrics
 from opgauge.web.reader import Reader
 from opgauge.web.regression import RegressionState, known_regressions
@@ -38,12 +38,12 @@ _Sample = tuple[dict[str, str], float]
 
 
 @router.get("/healthz", response_model=HealthModel, responses=problems(503))
-async def health(reader: ReaderOf) -> Response:
+async def health(store: StoreOf) -> Response:
     """Whether the service and its database answer."""
     # a thread of its own: the pages may have taken all the others
     answered = False
     with move_on_after(DATABASE_S):
-        answered = await to_thread.run_sync(_answers, reader.engine, limiter=_limiter(), abandon_on_cancel=True)
+        answered = await to_thread.run_sync(_answers, store.engine, limiter=_limiter(), abandon_on_cancel=True)
     if not answered:
         return json_answer({"detail": "the database does not answer"}, 503)
     return json_answer({"status": "ok", "schema_version": HEAD})

@@ -33,7 +33,7 @@ def _no_number(value: str) -> str:
 Moment = Annotated[datetime, BeforeValidator(_no_number)]
 
 
-@router.get("/runs", response_model=RunPage, responses=problems(422))
+@router.get("/runs", response_model=RunPage, responses=problems(404, 422))
 def list_runs(
     reader: ReaderOf,
     limit: Limit = 50,
@@ -47,6 +47,8 @@ def list_runs(
 ) -> Response:
     """Runs, newest first."""
     until = None if before is None else _in_utc(before)
+    if project is not None and not reader.of_project(project).is_there():
+        raise HTTPException(404, f"there is no project {project}")
     found = run_queries.list_runs(
         reader.engine,
         limit=limit + 1,

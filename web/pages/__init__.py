@@ -1,8 +1,9 @@
 """The pages, one file each; every one has its filters in its address."""
 
-from fastapi import APIRouter
+from fastapi import APIRouter, Depends
 
 from opgauge.web.assets import style_ids
+from opgauge.web.deps import reader_of
 from opgauge.web.history_figure import timeline
 from opgauge.web.pages import (
     case,
@@ -23,7 +24,7 @@ from opgauge.web.regression import known_regressions
 from opgauge.web.steady import known_steady
 from opgauge.web.view import compile_all
 
-router = APIRouter(include_in_schema=False)
+router = APIRouter(include_in_schema=False, dependencies=[Depends(reader_of)])
 _PAGES = (overview, op, case, devices, cluster, coverage, roofline, runs, compare, regressions, search, trust)
 for _page in _PAGES:
     router.include_router(_page.router)

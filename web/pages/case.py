@@ -27,6 +27,7 @@ from opgauge.web.profile import kernel_times, number
 from opgauge.web.reader import Reader
 from opgauge.web.regression import change_points
 from opgauge.web.trends import resource_figures
+from opgauge.web.unknown import refuse_unknown_device
 from opgauge.web.view import page
 
 DRAWN_RUNS = 120
@@ -68,10 +69,13 @@ def _values(reader: Reader, case_id: str, device: str, run: str, last: int, of: 
     # name and notes of the newest commit of this project, even if another project stored the case too
     case = reader.recent().cases.get(case_id, written[-1])
     keys = [one.key for one in written]
-    places = reader.places(keys) or reader.places_beside(keys)
+    places = reader.places(keys)
+    if not places or (device and device not in places):
+        places = {**reader.places_beside(keys), **places}
     if not places:
         text = f"no results of case {case_id} in the history of this project"
         raise HTTPException(404, text if case.op == "imported" else f"{text}; try: {_command(case)}")
+    refuse_unknown_device(device, [one for one, _ in places.values()], "with results of this case")
     chosen, mine = places.get(device) or _first_place(places)
     recent = mine[-last:]
     others = reader.beside(keys, chosen)[-DRAWN_BESIDE:]

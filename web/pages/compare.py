@@ -16,7 +16,8 @@ from opgauge.web.deps import CacheOf, ReaderOf
 from opgauge.web.pages.query import Number, Text, Word
 from opgauge.web.reader import Reader
 from opgauge.web.side_by_side import MOST_HEADS, side_by_side
-from opgauge.web.view import Paging, page
+from opgauge.web.unknown import refuse_unknown_filters, refuse_unknown_sides
+from opgauge.web.view import Paging, page, render
 
 DRAWN, OFFERED = 400, 60
 """Comparisons in the figure, and runs offered as base and head."""
@@ -57,9 +58,9 @@ def compare_page(
     number: Number = 1,
 ) -> Response:
     """`base` and each `head`: the beginning of a run's id or of a commit, or a branch."""
+    heads = [one for one in head if one.strip()]
 
-    def values() -> Mapping[str, Any]:
-        heads = [one for one in head if one.strip()]
+    def form() -> dict[str, Any]:
         given = {"base": base, "head": heads[0] if heads else ""}
         given |= {"base_device": base_device, "head_device": head_device}
         offered = reader.runs()[:OFFERED]
@@ -70,20 +71,22 @@ def compare_page(
             "offered": offered,
             "sort": sort,
         }
-        found |= {"error": "", "result": None, "several": len(heads) > 1}
-        if not base or not heads:
-            return {
-                **found,
-                "example": next(((before, run) for run in offered if (before := reader.before(run))), None),
-            }
-        try:
-            if len(heads) > 1:
-                return {**found, **_several(reader, base, heads, chosen, number)}
-            return {**found, **_result(reader, given, chosen, sort, number)}
-        except NothingError as error:
-            return {**found, "error": str(error)}
+        return found | {"error": "", "result": None, "several": len(heads) > 1}
 
-    return page(request, cache, "compare.html", values)
+    def values() -> Mapping[str, Any]:
+        found = form()
+        if not base or not heads:
+            pairs = ((before, run) for run in found["offered"] if (before := reader.before(run)))
+            return {**found, "example": next(pairs, None)}
+        if len(heads) > 1:
+            return {**found, **_several(reader, base, heads, chosen, number)}
+        return {**found, **_result(reader, found["given"], chosen, sort, number)}
+
+    try:
+        return page(request, cache, "compare.html", values)
+    except NothingError as error:
+        body = render("compare.html", request, **{**form(), "error": str(error)})
+        return Response(body.encode("utf-8", "replace"), 404, media_type="text/html")
 
 
 def _several(
@@ -93,6 +96,7 @@ def _several(
     first = resolve(reader, base)
     runs = [resolve(reader, one) for one in heads]
     rows = side_by_side(reader, first, runs)
+    refuse_unknown_filters(rows, **chosen)
     counted = [Counter([cell.word for row in rows if (cell := row.cells[place])]) for place in range(len(runs))]
     listed = [
         row
@@ -129,6 +133,8 @@ def _result(
     base, head = resolve(reader, given["base"]), resolve(reader, given["head"])
     devices = {name: given[name] for name in ("base_device", "head_device")}
     everything = sort_compared(compare_runs(reader, base, head, **devices))
+    refuse_unknown_filters(everything, **chosen)
+    refuse_unknown_sides(everything, device_choices(base, head), *devices.values())
     by_verdict = [one for one in everything if _is_chosen(one, chosen)]
     found = sorted(by_verdict, key=ORDERS[order]) if order in ORDERS else by_verdict
     paging = Paging(number, len(found))

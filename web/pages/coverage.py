@@ -12,6 +12,7 @@ from opgauge.web.comparison import resolve
 from opgauge.web.deps import CacheOf, ReaderOf
 from opgauge.web.pages.query import Number, Text, Word
 from opgauge.web.rows import devices_of, first_device, latest_rows, rows_of, runs_of
+from opgauge.web.unknown import LATEST, refuse_unknown, refuse_unknown_device
 from opgauge.web.view import Paging, page
 
 DRAWN = 5000
@@ -33,6 +34,9 @@ def coverage_page(
 
     def values() -> Mapping[str, Any]:
         rows = rows_of(reader, resolve(reader, run)) if run else latest_rows(reader)
+        where = f"in run {run}" if run else LATEST
+        refuse_unknown_device(device, devices_of(rows), where)
+        refuse_unknown("op", op, (row.case.op for row in rows), where)
         on = device or first_device(rows)
         there = coverage.compared(row for row in rows if row.device.slug == on)
         shown = [one for one in there if op in {"", one.row.case.op}]

@@ -11,6 +11,7 @@ from opgauge.web.deps import CacheOf, ReaderOf
 from opgauge.web.device_comparison import case_times, device_standings, reached_peaks
 from opgauge.web.pages.query import Number, Word
 from opgauge.web.rows import devices_of, first_device, latest_rows
+from opgauge.web.unknown import refuse_unknown, refuse_unknown_device
 from opgauge.web.view import Paging, page
 
 router = APIRouter()
@@ -25,8 +26,9 @@ def devices_page(
     def values() -> Mapping[str, Any]:
         rows = latest_rows(reader)
         devices = devices_of(rows)
-        slugs = {one.slug for one in devices}
-        reference = against if against in slugs else first_device(rows)
+        refuse_unknown_device(against, devices)
+        refuse_unknown("op", op, (row.case.op for row in rows))
+        reference = against or first_device(rows)
         cases = case_times(rows, op) if op else []
         paging = Paging(number, len(cases))
         return {

@@ -27,6 +27,7 @@ from opgauge.web.rows import (
     sort_rows,
 )
 from opgauge.web.trends import op_trend, trend_figure
+from opgauge.web.unknown import refuse_unknown_device
 from opgauge.web.view import Paging, page
 
 SIZE = 40
@@ -82,6 +83,8 @@ def op_page(
 
     def values() -> Mapping[str, Any]:
         rows = _rows(reader, op, run)
+        if device != "all":
+            refuse_unknown_device(device, devices_of(rows), f"with results of {op}")
         on = device or first_device(rows)
         chosen = [row for row in rows if _is_chosen(row, on, filters)]
         paging = Paging(number, len(chosen), SIZE)

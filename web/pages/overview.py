@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from fastapi import APIRouter, HTTPException, Request, Response
+from fastapi import APIRouter, Request, Response
 
 from opgauge.web.deps import CacheOf, ReaderOf
 from opgauge.web.overview import OpStanding, standings
@@ -15,6 +15,7 @@ from opgauge.web.pages.query import Word
 from opgauge.web.reader import Reader
 from opgauge.web.regression import RegressionState, known_improvements, known_regressions
 from opgauge.web.rows import geometric_mean
+from opgauge.web.unknown import refuse_unknown_device
 from opgauge.web.view import page, project_of
 
 LATELY = 8
@@ -44,10 +45,7 @@ def _first_device(found: list[OpStanding]) -> str:
 
 def _values(reader: Reader, device: str) -> Mapping[str, Any]:
     recent = reader.recent()
-    if device and device not in recent.devices:
-        # nothing found on it would read as nothing wrong
-        known = ", ".join(f"{slug} ({one.model})" for slug, one in sorted(recent.devices.items())) or "none"
-        raise HTTPException(404, f"no device {device} in the latest runs; there are: {known}")
+    refuse_unknown_device(device, recent.devices.values())
     found = [one for one in known_standings(reader) if device in {"", one.device.slug}]
     regressions = [one for one in known_regressions(reader) if device in {"", one.device.slug}]
     improvements = [one for one in known_improvements(reader) if device in {"", one.device.slug}]

@@ -22,6 +22,7 @@ from opgauge.web.form import Form
 from opgauge.web.pages.query import Number, Text, Word
 from opgauge.web.reader import Reader
 from opgauge.web.regression import Regression, RegressionState, known_regressions
+from opgauge.web.unknown import ops_of, refuse_unknown, refuse_unknown_device
 from opgauge.web.view import Paging, page, render
 
 DAYS = 30
@@ -46,7 +47,10 @@ def regressions_page(
     """Regressions of a state, an op or a device, open ones first."""
 
     def values() -> Mapping[str, Any]:
-        everything = known_regressions(reader)
+        everything, recent = known_regressions(reader), reader.recent()
+        refuse_unknown("state", state, RegressionState, "of a regression")
+        refuse_unknown("op", op, ops_of(recent))
+        refuse_unknown_device(device, recent.devices.values())
         found = [
             one
             for one in everything
@@ -61,7 +65,7 @@ def regressions_page(
             "devices": sorted({one.device.slug: one.device for one in everything}.values(), key=lambda one: one.slug),
             "chosen": {"state": state, "op": op, "device": device},
             "paging": paging,
-            "has_runs": bool(reader.recent().runs),
+            "has_runs": bool(recent.runs),
             "waiver_file": reader.waiver_file(),
             "today": datetime.now(UTC).date(),
         }

@@ -23,6 +23,7 @@ from opgauge.web.rows import (
     runs_of,
     sort_rows,
 )
+from opgauge.web.unknown import LATEST, refuse_unknown_device
 from opgauge.web.view import Paging, page
 
 DRAWN = 2000
@@ -45,6 +46,7 @@ def roofline_page(
 
     def values() -> Mapping[str, Any]:
         rows = rows_of(reader, resolve(reader, run)) if run else latest_rows(reader)
+        refuse_unknown_device(device, devices_of(rows), f"in run {run}" if run else LATEST)
         on = device or first_device(rows)
         there = [row for row in rows if row.device.slug == on]
         chosen = {"run": run, "device": on, "dtype": dtype, "implementation": implementation}

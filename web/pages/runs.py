@@ -22,6 +22,7 @@ from opgauge.web.pages.query import Number, Text, Word
 from opgauge.web.reader import Reader
 from opgauge.web.rows import implementations, rows_of
 from opgauge.web.table import table_of
+from opgauge.web.unknown import refuse_unknown
 from opgauge.web.view import Paging, page, sent
 
 FAILURES = 100
@@ -105,6 +106,7 @@ def _grouped(bad: list[Detail]) -> list[tuple[Detail, int]]:
 
 def _values(reader: Reader, run: RunInfo, text: str, op: str, number: int) -> Mapping[str, Any]:
     rows = rows_of(reader, run)
+    refuse_unknown("op", op, (row.case.op for row in rows), f"in run {run.id[:8]}")
     chosen = [row for row in rows if op in {"", row.case.op} and text.lower() in row.case.name.lower()]
     paging = Paging(number, len(chosen))
     bad = queries.list_details(reader.engine, run.key, statuses=[str(one) for one in GRAVE], limit=FAILURES)

@@ -19,6 +19,7 @@ from opgauge.web.deps import CacheOf, ReaderOf
 from opgauge.web.pages.query import Number, Word
 from opgauge.web.reader import Reader, Recent
 from opgauge.web.regression import timed
+from opgauge.web.unknown import ops_of, refuse_unknown
 from opgauge.web.view import Paging, page
 
 LEAST_RUNS = 4
@@ -38,6 +39,7 @@ def trust(request: Request, cache: CacheOf, reader: ReaderOf, op: Word = "", num
 
     def values() -> Mapping[str, Any]:
         recent = reader.recent()
+        refuse_unknown("op", op, ops_of(recent))
         noise = known_noise(reader)
         chosen = [one for one in noise if op in {"", one["case"].op}]
         paging = Paging(number, len(chosen), 40)
