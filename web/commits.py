@@ -9,7 +9,7 @@ from datetime import datetime
 from heapq import heapify, heappop, heappush
 from urllib.parse import quote
 
-from opgauge.harness.store.history import corrected_dates
+from opgauge.harness.store.history import commit_time, corrected_dates, first_measured
 from opgauge.harness.store.projects import Commit
 from opgauge.harness.store.run_queries import RunInfo
 from opgauge.web.charts import literal
@@ -115,17 +115,19 @@ def _book(reader: Reader) -> CommitBook:
     names = [reader.project] if reader.project is not None else [name for name, _, _ in reader.projects()]
     commits: dict[str, Commit] = {}
     measured: dict[str, Commit] = {}
+    started: dict[str, datetime] = {}
     forges: dict[str, str] = {}
     for own in map(reader.of_project, names):
         described = {run.sha: _measured(run) for run in own.runs() if run.sha}
         measured |= described
+        started |= first_measured(own.runs())
         commits |= own.commits()
         forges |= dict.fromkeys((*described, *own.commits()), own.settings.forge)
-    return CommitBook(commits, measured, forges, corrected_dates(commits))
+    return CommitBook(commits, measured, forges, corrected_dates(commits, started))
 
 
 def _measured(run: RunInfo) -> Commit:
     """The commit of a run as the run describes it."""
     soft = run.environment.soft
     author, subject = soft.get("commit_author", ""), soft.get("commit_subject", "")
-    return Commit(run.sha, (), run.committed or run.started, author, subject)
+    return Commit(run.sha, (), commit_time(run) or run.started, author, subject)

@@ -10,14 +10,34 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 
 from opgauge.harness.store.projects import Commit
 from opgauge.harness.store.run_queries import RunInfo
 
 USUAL_BRANCHES = ("main", "master", "trunk")
 """Names that a default branch usually has."""
+EARLIEST, LATEST = datetime(1990, 1, 1, tzinfo=UTC), datetime(9000, 1, 1, tzinfo=UTC)
+"""Range of commit times that are believed: broken clocks and conversions give 1970, and arithmetic ends at 9999."""
+AHEAD = timedelta(days=1)
+"""Tolerance for clocks of committers that are ahead of the first run that measured the commit."""
 _STEP = timedelta(microseconds=1)
+
+
+def is_believed(committed: datetime, measured: datetime | None) -> bool:
+    """Whether a commit can be of that time: not long before version control, nor later than it was first measured."""
+    return EARLIEST <= committed <= (LATEST if measured is None else measured + AHEAD)
+
+
+def commit_time(run: RunInfo) -> datetime | None:
+    """Time of a run's commit as the run gives it; None if it gives none, or one that is not believed."""
+    found = run.committed
+    return found if found is not None and is_believed(found, run.started) else None
+
+
+def gives_wrong_time(run: RunInfo) -> bool:
+    """Whether a run gives a time of its commit that is not believed."""
+    return run.committed is not None and commit_time(run) is None
 
 
 def default_branch(runs: Iterable[RunInfo], configured: str = "") -> str:
@@ -79,21 +99,31 @@ def history_of_branch(
 
 
 def _dates(runs: Sequence[RunInfo], commits: Mapping[str, Commit]) -> dict[int, datetime]:
-    """Date of the commit of each run: of the commit itself if known, else when it was first measured."""
-    first: dict[str, datetime] = {}
+    """Date of the commit of each run: of the commit itself if known and believed, else when it was first measured."""
+    measured = first_measured(runs)
+    first = dict(measured)
     for run in runs:
-        if run.sha:
-            date = run.committed or run.started
-            first[run.sha] = min(date, first.get(run.sha, date))
-    for run in runs:
-        if run.sha and run.committed:
-            first[run.sha] = run.committed
-    corrected = corrected_dates(commits)
+        if run.sha and (committed := commit_time(run)):
+            first[run.sha] = committed
+    corrected = corrected_dates(commits, measured)
     return {run.key: corrected.get(run.sha) or first.get(run.sha, run.started) for run in runs}
 
 
-def corrected_dates(commits: Mapping[str, Commit]) -> dict[str, datetime]:
-    """Dates of commits, moved behind those of their parents: clocks differ, the order of commits does not."""
+def first_measured(runs: Iterable[RunInfo]) -> dict[str, datetime]:
+    """Start of the first run of each commit."""
+    found: dict[str, datetime] = {}
+    for run in runs:
+        if run.sha:
+            found[run.sha] = min(run.started, found.get(run.sha, run.started))
+    return found
+
+
+def corrected_dates(commits: Mapping[str, Commit], measured: Mapping[str, datetime]) -> dict[str, datetime]:
+    """Dates of commits, moved behind those of their parents: clocks differ, the order of commits does not.
+
+    measured: start of the first run of each commit. A date that is not believed is replaced by the earliest of
+    its measurement and its children.
+    """
     parents = {sha: {one for one in commit.parents if one in commits} for sha, commit in commits.items()}
     children: dict[str, list[str]] = {}
     for sha, known in parents.items():
@@ -101,11 +131,33 @@ def corrected_dates(commits: Mapping[str, Commit]) -> dict[str, datetime]:
             children.setdefault(parent, []).append(sha)
     missing = {sha: len(known) for sha, known in parents.items()}
     ready = [sha for sha, count in missing.items() if not count]
-    found: dict[str, datetime] = {}
     for sha in ready:
-        found[sha] = max([commits[sha].committed, *(found[parent] + _STEP for parent in parents[sha])])
         for child in children.get(sha, ()):
             missing[child] -= 1
             if not missing[child]:
                 ready.append(child)
+    believed = _believed_dates(commits, ready, children, measured)
+    found: dict[str, datetime] = {}
+    for sha in ready:
+        found[sha] = max([believed[sha], *(found[parent] + _STEP for parent in parents[sha])])
+    return found
+
+
+def _believed_dates(
+    commits: Mapping[str, Commit],
+    ordered: Sequence[str],
+    children: Mapping[str, Sequence[str]],
+    measured: Mapping[str, datetime],
+) -> dict[str, datetime]:
+    """Dates of commits that are `ordered`, parents first.
+
+    Those that are not believed become the earliest of the measurement and the children.
+    """
+    # later than every run is later than now, also for a commit that was never measured
+    last = max(measured.values(), default=None)
+    found: dict[str, datetime] = {}
+    for sha in reversed(ordered):
+        own, first = commits[sha].committed, measured.get(sha)
+        later = [found[child] for child in children.get(sha, ())] + [first] * (first is not None)
+        found[sha] = own if is_believed(own, first or last) else min(later, default=EARLIEST)
     return found

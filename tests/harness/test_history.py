@@ -5,6 +5,8 @@ from __future__ import annotations
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+import pytest
+
 from opgauge.harness.result.result import Environment
 from opgauge.harness.store.history import corrected_dates, default_branch, history_of
 from opgauge.harness.store.projects import Commit
@@ -14,8 +16,8 @@ START = datetime(2026, 1, 1, tzinfo=UTC)
 
 
 def a_run(key: int, commit: str = "", **given: Any) -> RunInfo:
-    """A run that was measured on day `key`."""
-    started = START + timedelta(days=key)
+    """A run that was measured on the day `key` after the commits."""
+    started = START + timedelta(days=20 + key)
     return RunInfo(key, str(key), started, None, "finished", commit, "", Environment({}, {}), **given)
 
 
@@ -62,16 +64,61 @@ def test_a_parent_that_is_a_sibling_too_comes_first() -> None:
         "topic": Commit("topic", ("base",), START, "", ""),
         "base": Commit("base", (), late, "", ""),
     }
-    found = corrected_dates(commits)
+    found = corrected_dates(commits, {})
     assert late == found["base"] < found["topic"] < found["merge"]
     line = {str(n): Commit(str(n), (str(n - 1),) if n else (), START, "", "") for n in range(20_000, -1, -1)}
-    assert len(corrected_dates(line)) == len(line)
+    assert len(corrected_dates(line, {})) == len(line)
 
 
 def test_a_commit_measured_again_without_its_time_keeps_its_place() -> None:
     """Without commit times a commit stands where it was first measured."""
     runs = [a_run(1, "a"), a_run(2, "b"), a_run(3, "a")]
     assert [run.key for run in history_of(runs, {}).runs] == [1, 3, 2]
+
+
+IMPOSSIBLE = (
+    datetime(2099, 1, 1, tzinfo=UTC),
+    datetime(9999, 12, 31, 23, 59, 59, 999999, tzinfo=UTC),
+    START + timedelta(days=23),
+    datetime(1970, 1, 1, tzinfo=UTC),
+    datetime(1, 1, 1, tzinfo=UTC),
+)
+"""Times of a commit that was measured on day 21."""
+
+
+@pytest.mark.parametrize("when", IMPOSSIBLE)
+def test_a_commit_time_that_cannot_be_is_not_believed(when: datetime) -> None:
+    """The commit stands where it was measured, or where another run of it says; neither first nor last for ever."""
+    before, after = START + timedelta(days=20.5), START + timedelta(days=21.5)
+    runs = [a_run(1, "wrong", committed=when), a_run(2, "x", committed=before), a_run(3, "y", committed=after)]
+    found = history_of(runs, {})
+    assert [run.key for run in found.runs] == [2, 1, 3]
+    assert found.dates[1] == runs[0].started
+    right = a_run(4, "wrong", committed=START)
+    assert [run.key for run in history_of([*runs, right], {}).runs] == [1, 4, 2, 3]
+
+
+def test_a_clock_that_is_an_hour_ahead_is_believed() -> None:
+    """The committer's; a day is the tolerance."""
+    run = a_run(1, "a", committed=START + timedelta(days=21, hours=1))
+    assert history_of([run], {}).dates[1] == run.committed
+
+
+@pytest.mark.parametrize("when", [*IMPOSSIBLE[:2], *IMPOSSIBLE[3:]])
+@pytest.mark.parametrize("measured", [(1, 2, 3), (1, 3), (1, 2), (3,)])
+def test_a_commit_that_git_dates_impossibly_drags_no_other_along(when: datetime, measured: tuple[int, ...]) -> None:
+    """It stands between its parent and its child, whose dates stay as they are."""
+    days = [START + timedelta(days=day) for day in range(3)]
+    commits = {
+        "1": Commit("1", (), days[0], "", ""),
+        "2": Commit("2", ("1",), when, "", ""),
+        "3": Commit("3", ("2",), days[2], "", ""),
+        "4": Commit("4", ("3",), when, "", ""),
+    }
+    runs = [a_run(key, str(key)) for key in measured]
+    dates = history_of(runs, commits).dates
+    assert [run.key for run in history_of(runs[::-1], commits).runs] == list(measured)
+    assert all(abs(date - days[min(key, 3) - 1]) < timedelta(days=2) for key, date in dates.items())
 
 
 def test_the_default_branch() -> None:

@@ -41,7 +41,7 @@ def history(edges: dict[str, str], dates: dict[str, int] | None = None) -> Commi
         name: Commit(name, tuple(parents), START + timedelta(hours=(dates or {}).get(name, place)), "", name)
         for place, (name, parents) in enumerate(edges.items())
     }
-    return CommitBook(made, dates=corrected_dates(made))
+    return CommitBook(made, dates=corrected_dates(made, {}))
 
 
 def between(book: CommitBook, base: str, head: str) -> str:

@@ -12,6 +12,7 @@ from fastapi import APIRouter, HTTPException, Path, Request, Response
 
 from opgauge.harness.result.summary import BASELINE, OPTIMIZED, PEERS, bound_of, remarks
 from opgauge.harness.store import past, queries
+from opgauge.harness.store.history import gives_wrong_time
 from opgauge.harness.store.past import Past, PastTime
 from opgauge.harness.store.queries import CaseInfo, Detail
 from opgauge.harness.store.run_queries import RunInfo
@@ -101,6 +102,7 @@ def _values(reader: Reader, case_id: str, device: str, run: str, last: int, of: 
         "runs": list({one.key: one for one in offered}.values()),
         "run": asked,
         "last": last,
+        "wrong_times": sum(map(gives_wrong_time, recent)),
         "every": -(-len(recent) // (len(drawn) or 1)),
         "history": drawn_history,
         "hidden": '"legendonly"' in drawn_history,

@@ -13,6 +13,7 @@ from opgauge.harness.result.result import Status
 from opgauge.harness.result.summary import BASELINE, OPTIMIZED, PEERS
 from opgauge.harness.store import queries, run_queries
 from opgauge.harness.store.dumping import dump_run
+from opgauge.harness.store.history import gives_wrong_time
 from opgauge.harness.store.queries import Detail
 from opgauge.harness.store.run_queries import RunInfo
 from opgauge.web.deps import CacheOf, ReaderOf
@@ -125,4 +126,5 @@ def _values(reader: Reader, run: RunInfo, text: str, op: str, number: int) -> Ma
         "ceilings": reader.ceilings(run),
         "devices": [reader.device(run, name) for name in device_names(run)],
         "previous": reader.before(run),
+        "wrong_time": run.committed if gives_wrong_time(run) else None,
     }
