@@ -158,6 +158,6 @@ def _believed_dates(
     found: dict[str, datetime] = {}
     for sha in reversed(ordered):
         own, first = commits[sha].committed, measured.get(sha)
-        later = [found[child] for child in children.get(sha, ())] + [first] * (first is not None)
+        later = [*(found[child] for child in children.get(sha, ())), *filter(None, (first,))]
         found[sha] = own if is_believed(own, first or last) else min(later, default=EARLIEST)
     return found
