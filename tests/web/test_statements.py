@@ -14,7 +14,7 @@ from opgauge.harness.store import Store
 from opgauge.web.comparison import compare_runs, sort_compared
 from tests.web.dataset import results
 from tests.web.reading_pages import reader_of, text_of
-from tests.web.submissions import store_of
+from tests.web.submissions import a_run, bearer, put, store_of
 
 
 def add(store: Store, factors: tuple[float, float, float], model: str = "a GPU") -> str:
@@ -39,6 +39,18 @@ def test_a_device_that_is_unknown_is_not_all_right(client: TestClient) -> None:
     for slug, device in reader_of(client).recent().devices.items():
         assert f"{slug} ({device.model})" in text
         assert client.get(f"/?device={slug}").status_code == 200
+
+
+def test_a_long_reason_is_folded_and_whole(empty_copy: TestClient) -> None:
+    """The row of a failure stays low on a phone; nothing of the reason is lost."""
+    reason = f"y[3, 7] is 0.5: {'a_long_path/' * 60}end"
+    run = a_run(2)
+    run["results"][0] |= {"status": "error", "reason": reason, "measurement": None, "check": None}
+    put(empty_copy, run, bearer(empty_copy))
+    page = empty_copy.get(f"/runs/{run['run']['id']}").text
+    summary, rest = page.partition("<summary>y[3, 7]")[2].partition("</details>")[0].split("…</summary>…")
+    assert f"y[3, 7]{summary}{rest}" == reason
+    assert len(summary) < 160
 
 
 @pytest.mark.parametrize("address", ["/projects", "/runs/x/y/z", "/api/v1/nothing"])

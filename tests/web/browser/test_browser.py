@@ -148,6 +148,21 @@ def test_pages_fit_a_phone(browser: Browser, site: Site) -> None:
             assert watched.complaints == [], name
 
 
+def test_a_reason_is_read_on_a_phone_without_scrolling(browser: Browser, site: Site) -> None:
+    """Its lines are as wide as the screen, however wide the table is, and stay where they are when that scrolls."""
+    case = next(one for one in site.reader.recent().cases.values() if one.name == "rows-64")
+    for dark in (False, True):
+        with watching(browser, width=390, dark=dark) as watched:
+            watched.open(f"{site.root}/cases/{case.case_id}")
+            table = watched.page.get_by_role("region", name="Results of this run")
+            assert table.evaluate("(one) => one.scrollWidth") > 390
+            for left in (0, 300):
+                table.evaluate(f"(one) => {{ one.scrollLeft = {left}; }}")
+                box = table.locator(".reason td > div").first.bounding_box()
+                assert box
+                assert 0 <= box["x"] < box["x"] + box["width"] <= 390, (dark, left, box)
+
+
 def test_the_theme_is_switched_and_kept(browser: Browser, site: Site) -> None:
     """The button turns page and figures dark; the next page is dark as well."""
     with watching(browser) as watched:
