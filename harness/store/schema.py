@@ -73,6 +73,9 @@ def upgrade(engine: Engine) -> str:
     with engine.begin() as connection:
         if engine.dialect.name == "postgresql":
             connection.execute(select(func.pg_advisory_xact_lock(LOCK)))
+        else:
+            # SQLite's driver begins none for changes of the schema: an interrupted migration would stay half done
+            connection.exec_driver_sql("BEGIN IMMEDIATE")
         # if another process was first, Alembic finds nothing left to do
         config.attributes["connection"] = connection
         command.upgrade(config, "head")

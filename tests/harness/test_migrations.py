@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import math
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 from alembic import command
 from alembic.config import Config
-from sqlalchemy import create_engine, inspect, text
+from sqlalchemy import Engine, create_engine, event, inspect, text
 
 from opgauge.harness.errors import StoreError
 from opgauge.harness.store import Store, listing, queries
-from opgauge.harness.store.schema import HEAD, MIGRATIONS, version
+from opgauge.harness.store.schema import HEAD, MIGRATIONS, upgrade, version
 from tests.databases import database
 
 _RUN = """INSERT INTO run (id, uuid, started, status, "commit", command, environment)
@@ -67,6 +68,50 @@ def test_quartiles_are_taken_out_of_the_json_of_older_results(tmp_path: Path) ->
             query = text("SELECT block, low_ns, high_ns FROM result ORDER BY block")
             assert connection.execute(query).all() == [(1, 2.0, 3.25), (2, None, None)]
         engine.dispose()
+
+
+def test_an_interrupted_migration_changes_nothing(tmp_path: Path) -> None:
+    """Wherever it ends: the schema is the old one, the results are there, and a later migration goes through."""
+    with database(tmp_path) as url:
+        engine = create_engine(url)
+        config = Config()
+        config.set_main_option("script_location", str(MIGRATIONS))
+        with engine.begin() as connection:
+            config.attributes["connection"] = connection
+            command.upgrade(config, "0001")
+            connection.execute(text(_RUN))
+        seen = [0, 0]
+
+        def interrupt(*_: object) -> None:
+            seen[0] += 1
+            if seen[0] > seen[1]:
+                raise KeyboardInterrupt
+
+        before = _tables(engine)
+        event.listen(engine, "before_cursor_execute", interrupt)
+        while True:
+            seen[0] = 0
+            with suppress(KeyboardInterrupt):
+                upgrade(engine)
+                break
+            limit, seen[1] = seen[1] + 1, 10**9
+            assert (version(engine), _tables(engine)) == ("0001", before)
+            seen[1] = limit
+        event.remove(engine, "before_cursor_execute", interrupt)
+        assert seen[1] > 20
+        assert version(engine) == HEAD
+        with engine.connect() as connection:
+            assert connection.execute(text("SELECT count(*) FROM run")).scalar() == 1
+        engine.dispose()
+
+
+def _tables(engine: Engine) -> dict[str, list[str]]:
+    """Columns and indexes by table."""
+    found = inspect(engine)
+    return {
+        table: sorted(str(one["name"]) for one in (*found.get_columns(table), *found.get_indexes(table)))
+        for table in found.get_table_names()
+    }
 
 
 def test_times_that_are_none_become_errors(tmp_path: Path) -> None:
