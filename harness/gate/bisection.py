@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 from opgauge.harness.project.active import measured
-from opgauge.harness.project.configuration import Project, is_file_name
+from opgauge.harness.project.hook import untracked_files
 from opgauge.harness.project.revision import git
 from opgauge.harness.run.submodules import recorded_submodules
 
@@ -32,7 +32,9 @@ def bisection(tree: Path, base: str, head: str, command: Sequence[str]) -> str:
     upwards = "/".join([".."] * len(inner.parts)) or "."
     beside = f"../{BESIDE}" if upwards == "." else f"{upwards}/../{BESIDE}"
     steps = [f"git worktree add --detach {beside} {head}"]
-    untracked = [] if project is None else sorted(set(_untracked(project, top)))
+    untracked = (
+        [] if project is None else sorted({str(path.relative_to(top)) for path in untracked_files(project, top)})
+    )
     if untracked:
         steps.append(f"tar -C {upwards} -cf - {shlex.join(untracked)} | tar -C {beside} -xf -")
     paths = " -- ops" if project is None else ""
@@ -46,19 +48,3 @@ def _script(top: Path, inner: Path, command: Sequence[str]) -> str:
     before += [f"cd {shlex.quote(str(inner))} || exit 125"] if inner.parts else []
     plain = shlex.join(command)
     return f"sh -c {shlex.quote('; '.join([*before, plain]))}" if before else plain
-
-
-def _untracked(project: Project, top: Path) -> Iterator[str]:
-    """Files and folders of the hook that git does not track, relative to the repository."""
-    files = [project.root / entry for entry in project.ops if is_file_name(entry)]
-    named = [project.file, *files, *project.cases, *filter(None, (project.policy, project.waivers))]
-    for path in named:
-        if not path.resolve().is_relative_to(top):
-            continue
-        name = path.resolve().relative_to(top).as_posix()
-        if not git(top, "ls-files", "--", name):
-            yield name
-        else:
-            yield from filter(
-                None, git(top, "ls-files", "--others", "--exclude-standard", "-z", "--", name).split("\0")
-            )

@@ -6,15 +6,22 @@ import json
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from opgauge.harness.errors import RefError
+from opgauge.harness.gate.annotation import annotate
 from opgauge.harness.gate.gate import ExitCode
+from opgauge.harness.gate.record import BASE, HEAD, Job, JobRecord
+from opgauge.harness.gate.unchanged import touched_folders
+from opgauge.harness.project.active import use
+from opgauge.harness.project.configuration import read_project
 from opgauge.harness.project.revision import read_revision
 from opgauge.harness.run.submodules import check_out_submodules
-from opgauge.harness.run.tree import changed_files, checkout
+from opgauge.harness.run.tree import Tree, changed_files, checkout
+from tests.gateruns import a_run, compared
 from tests.harness.test_gate_project import FILES, QUICK, ForeignProject
 from tests.tinytree import ROOT
 
@@ -122,6 +129,32 @@ def test_files_of_a_submodule_count_as_changed(monorepo: Monorepo) -> None:
     (monorepo.path / "kernels" / "new.py").write_text("")
     found = changed_files(monorepo.path, first)
     assert [name for name in found if name.startswith("kernels")] == ["kernels/__init__.py", "kernels/new.py"]
+
+
+def test_an_untracked_hook_and_reports_are_no_change(monorepo: Monorepo) -> None:
+    """Both trees use the same hook, and nothing reads what the gate writes; any other new file counts for every op."""
+    first = git(monorepo.top, "rev-parse", "HEAD")
+    use(read_project(monorepo.path / "opgauge.toml"))
+    trees = {BASE: Tree(monorepo.path, first, "main"), HEAD: Tree(monorepo.path, first, "this tree")}
+    report = monorepo.path / "gate.xml"
+    report.write_text("")
+    try:
+        assert touched_folders(monorepo.path, trees, (), [report]) == set()
+        assert touched_folders(monorepo.path, trees, ()) is None
+        git(monorepo.top, "add", "packages/numbers/cases", "packages/numbers/opgauge.toml")
+        assert touched_folders(monorepo.path, trees, (), [report]) is None
+    finally:
+        use(None)
+
+
+def test_annotations_name_files_from_the_top_of_the_repository(monorepo: Monorepo) -> None:
+    """GitHub looks files up there, and the project may be a folder below."""
+    found = compared("slow", 1.3)
+    case = {"file": str(monorepo.path / "cases" / "doubled.yaml"), "line": 3}
+    run = a_run([found])
+    record = JobRecord(Job(found.subject, {"case": case}))
+    run = replace(run, head=replace(run.head, path=monorepo.path), records={found.subject: record})
+    assert "file=packages/numbers/cases/doubled.yaml,line=3," in annotate(run)[0]
 
 
 def test_a_commit_that_a_submodule_lacks_is_told(monorepo: Monorepo) -> None:

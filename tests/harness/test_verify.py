@@ -109,6 +109,13 @@ def test_bounds_are_absolute_and_per_element() -> None:
     assert not check({"y": right}, expected(want, bound=bound / 10)).ok
 
 
+def test_a_reason_shows_digits_that_differ() -> None:
+    """Nine digits, and all seventeen where those are the same."""
+    for got, shown in ((1.1, "y[0] is 1.1, expected 1,"), (1 + 2e-16, "y[0] is 1.0000000000000002, expected 1,")):
+        found = check({"y": np.array([got])}, expected([1.0], "float64"))
+        assert found.reason.startswith(shown)
+
+
 def test_a_bound_that_is_not_a_number_fails() -> None:
     """NaN as a bound never lets anything pass by accident."""
     assert not verdict(2.0, 1.0, bound=nan)
