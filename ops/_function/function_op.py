@@ -109,7 +109,8 @@ class FunctionOp:
         CuPy's on CUDA: `numpy`, `cupy`, `torch`, `jax` or `numba` (CUDA arrays of Numba). dtypes: those it computes; by
         default the op's. inplace: the input that it overwrites with the output, or input by output; the time then
         includes copying that input. prepare: the function does not compute but returns a callable without arguments
-        that does, so that compiling and choosing are not timed. variant: measured for comparison and gated only
+        that does, so that compiling and choosing are not timed; inputs have other values meanwhile, unless
+        `captures_inputs` says that it reads them. variant: measured for comparison and gated only
         where it is named. The rest is as in `opgauge.ops.kernel`. Raises DefinitionError.
         """
         devices = (device,) if isinstance(device, str) else tuple(device)
