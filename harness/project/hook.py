@@ -8,12 +8,20 @@ from pathlib import Path
 from opgauge.harness.project.configuration import Project, is_file_name
 from opgauge.harness.project.revision import git
 
+SOURCES = (".py", ".pyx", ".c", ".cc", ".cpp", ".cu", ".cuh", ".h", ".hpp", ".sh")
+"""Endings of a hook's own files, which a build may compile; never what a build has made."""
+
+
+def hook_sources(project: Project) -> list[Path]:
+    """The files of `ops`, and sources of the same name beside them."""
+    files = [(project.root / entry).resolve() for entry in project.ops if is_file_name(entry)]
+    return [source for file in files for source in map(file.with_suffix, SOURCES) if source.is_file()]
+
 
 def hook_paths(project: Project) -> list[Path]:
-    """The configuration, and the files and folders of ops, cases and rules that it names."""
-    files = [project.root / entry for entry in project.ops if is_file_name(entry)]
+    """The configuration, the files and folders of cases and rules that it names, and the sources of its ops."""
     rules = [path for path in (project.policy, project.waivers) if path is not None]
-    return [path.resolve() for path in (project.file, *files, *project.cases, *rules)]
+    return [path.resolve() for path in (project.file, *project.cases, *rules)] + hook_sources(project)
 
 
 def untracked_hook(project: Project, top: Path) -> list[Path]:

@@ -26,6 +26,7 @@ from tests.harness.test_gate_project import FILES, QUICK, ForeignProject
 from tests.tinytree import ROOT
 
 HOOK = {name: FILES[name] for name in ("opgauge.toml", "policy.yaml", "bench/doubled.py", "cases/doubled.yaml")}
+HOOK["bench/doubled.h"] = ""
 KERNELS = '''\
 """The code that is measured."""
 
@@ -175,16 +176,17 @@ def test_a_commit_that_a_submodule_lacks_is_told(monorepo: Monorepo) -> None:
 
 
 def test_the_bisection_of_an_untracked_hook_finds_the_commit(monorepo: Monorepo) -> None:
-    """The command that the gate gives, run as it is, in a folder of the repository, with a slow submodule."""
+    """The command that the gate gives, run as it is, in a folder of the repository, with a wrong submodule."""
     first = git(monorepo.top, "rev-parse", "HEAD")
     commits = [
         monorepo.commit("other"),
-        monorepo.commit("slow", **{"300e-6": "900e-6"}),
+        monorepo.commit("wrong", **{"type(factor)": "type(factor + 0.01)"}),
         monorepo.commit("last", product="result"),
     ]
     code, said = monorepo.gate("--json", base=first)
-    assert code == ExitCode.SLOWER, said
+    assert code == ExitCode.BROKEN, said
     (case,) = json.JSONDecoder().raw_decode(said[said.index("{") :])[0]["cases"]
+    assert " packages/numbers/bench/doubled.h " in case["bisect"]
     program = monorepo.top.parent / "bin" / "opgauge"
     program.parent.mkdir()
     program.write_text(f'#!/bin/sh\nexec {sys.executable} -P -m opgauge "$@" {" ".join(QUICK)}\n')
