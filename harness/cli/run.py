@@ -37,6 +37,7 @@ from opgauge.harness.cli.options import (
     select_implementations,
 )
 from opgauge.harness.cli.selection import RunSelection, selection_to_resume
+from opgauge.harness.counting import counted
 
 if TYPE_CHECKING:
     from opgauge.harness.case.case import Case
@@ -273,7 +274,8 @@ def describe(store: Store, trials: Sequence[Trial], budget_s: float, *, as_json:
         return
     for trial in trials:
         typer.echo(f"{trial.case.op} · {trial.case.name} · {trial.implementation} · {trial.device}")
-    typer.echo(f"{len(trials)} trials of {len({trial.case.id for trial in trials})} cases, {expected}")
+    cases = {trial.case.id for trial in trials}
+    typer.echo(f"{counted(len(trials), 'trial')} of {counted(len(cases), 'case')}, {expected}")
 
 
 def begun(

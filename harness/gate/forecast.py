@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from time import monotonic
 from typing import Any
 
+from opgauge.harness.counting import counted
 from opgauge.harness.gate.pairs import BLOCK_S, FIRST_S, INTERLEAVED_S, PairPlan, first_batches
 from opgauge.harness.gate.pool import WorkerPool
 from opgauge.harness.gate.record import Job
@@ -38,8 +39,9 @@ class Forecast:
     def __str__(self) -> str:
         cases = len({job.subject.case_id for job in self.jobs})
         skipped = f", {len(self.skipped)} skipped as unchanged" if self.skipped else ""
+        jobs = counted(len(self.jobs), "comparison")
         return (
-            f"{len(self.jobs)} comparisons of {cases} cases{skipped}: about {duration_text(self.expected_s)}, "
+            f"{jobs} of {counted(cases, 'case')}{skipped}: about {duration_text(self.expected_s)}, "
             f"at most {duration_text(self.most_s)} if they stay undecided"
         )
 

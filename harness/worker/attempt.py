@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from opgauge.harness.case.case import Case
+from opgauge.harness.counting import counted
 from opgauge.harness.measure import Hooks, Limits, Timed, Timer, UnfinishedError
 from opgauge.harness.result.failure import classify
 from opgauge.harness.result.result import Check, Status
@@ -237,7 +238,7 @@ class Attempt:
         """Outputs by name: returned ones if the kernel returns a tuple, else the buffers."""
         specs, inputs = self.case.resolved.outputs, self.buffers.inputs
         if isinstance(returned, tuple) and len(returned) != len(specs):
-            reason = f"returned {len(returned)} outputs instead of {len(specs)}"
+            reason = f"returned {counted(len(returned), 'output')} instead of {len(specs)}"
             raise WrongError(reason)
         given = dict(zip(specs, returned, strict=True)) if isinstance(returned, tuple) else {}
         outputs = {}

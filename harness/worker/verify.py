@@ -283,7 +283,8 @@ def _reason(name: str, output: Array, reference: Array, tally: _Tally) -> str:
     index = ", ".join(str(int(item)) for item in place)
     where = f"{name}[{index}]" if index else name
     got, want = output[place], reference[place]
-    many = f"{tally.wrong} of {reference.size} elements are wrong" if reference.size > 1 else "it is wrong"
+    verb = "is" if tally.wrong == 1 else "are"
+    many = f"{tally.wrong} of {reference.size} elements {verb} wrong" if reference.size > 1 else "it is wrong"
     excess = f", {tally.first_excess:.3g} times the allowed error" if np.isfinite(tally.first_excess) else ""
     shown, wanted = _number(got), _number(want)
     if shown == wanted:

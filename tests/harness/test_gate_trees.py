@@ -207,7 +207,7 @@ def test_a_dry_run_lists_cases_and_measures_nothing(tree: TinyTree) -> None:
     assert 0 < found["expected_s"] < found["most_s"]
     lines = tree.opgauge("gate", "--base", "HEAD~1", "--dry-run", "--op", "stuck", "--budget", "5").splitlines()
     assert lines[0] == "stuck/small optimized on cpu"
-    assert lines[-1].startswith("1 comparisons of 1 cases: about ")
+    assert lines[-1].startswith("1 comparison of 1 case: about ")
     assert tree.checkouts() == []
 
 

@@ -157,7 +157,7 @@ def test_complex_parts_are_judged_apart() -> None:
 def test_the_reason_names_output_index_got_and_expected() -> None:
     """The first wrong element is named, and how many there are."""
     found = check({"y": np.array([[1, 2], [3, 5]], np.float32)}, expected([[1, 2], [3, 4]], bound=0.1))
-    assert found.reason == "y[1, 1] is 5, expected 4, 10 times the allowed error; 1 of 4 elements are wrong"
+    assert found.reason == "y[1, 1] is 5, expected 4, 10 times the allowed error; 1 of 4 elements is wrong"
     assert found.worst == pytest.approx(10, rel=1e-3)
     assert found.max_abs_error == 1
     assert found.max_rel_error == 0.25
