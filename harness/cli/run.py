@@ -289,16 +289,14 @@ def begun(
     """The id of a new run, or of the run that is resumed."""
     from dataclasses import replace
 
-    from opgauge.harness.project.revision import ownership_note
     from opgauge.harness.run.doctor import unfit_facts
-    from opgauge.harness.run.environment import measured_tree, tuning_notes
+    from opgauge.harness.run.environment import tree_notes, tuning_notes
 
     if found is not None:
         return resumed(store, found, devices, settings)
     environment = captured(cases, devices, settings)
-    for note in (*tuning_notes(environment, devices), ownership_note(measured_tree())):
-        if note:
-            notify(note)
+    for note in (*tuning_notes(environment, devices), *tree_notes()):
+        notify(note)
     unfit = {f"{device}.unfit": bad for device in devices if (bad := unfit_facts(device))}
     for key, bad in unfit.items():
         notify(f"{key.removesuffix('.unfit')}: times may be unreliable ({bad}); see opgauge doctor")
