@@ -280,6 +280,8 @@ def describe(
         return
     for job in found.jobs:
         typer.echo(str(job.subject))
+    for subject in found.removed:
+        typer.echo(f"{subject}: removed")
     for text in found.notes:
         typer.echo(f"note: {text}")
     typer.echo(str(found))

@@ -196,7 +196,7 @@ def test_a_case_is_compared_whatever_it_was_called(tree: TinyTree) -> None:
 
 
 def test_a_dry_run_lists_cases_and_measures_nothing(tree: TinyTree) -> None:
-    """It ends with 0, lists each comparison once with its sides, and the budget limits the expected time."""
+    """It ends with 0, lists each comparison once with its sides, and what is removed; the budget limits the time."""
     text = tree.opgauge("gate", "--base", "HEAD~1", "--all", "--dry-run", "--json", code=0)
     found = json.loads(text)
     sides = {one["op"]: one["sides"] for one in found["cases"]}
@@ -204,7 +204,11 @@ def test_a_dry_run_lists_cases_and_measures_nothing(tree: TinyTree) -> None:
         **{op: ["base", "head"] for op in ("steady", "slowed", "spoilt", "stuck", "mended", "untouched")},
         "added": ["head"],
     }
+    assert found["removed"] == ["dropped/small optimized on cpu"]
     assert 0 < found["expected_s"] < found["most_s"]
+    gone = tree.opgauge("gate", "--base", "HEAD~1", "--dry-run", "--op", "dropped").splitlines()
+    assert gone[0] == "dropped/small optimized on cpu: removed"
+    assert gone[-1].startswith("0 comparisons of 0 cases, 1 removed: about ")
     lines = tree.opgauge("gate", "--base", "HEAD~1", "--dry-run", "--op", "stuck", "--budget", "5").splitlines()
     assert lines[0] == "stuck/small optimized on cpu"
     assert lines[-1].startswith("1 comparison of 1 case: about ")
