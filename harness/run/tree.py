@@ -24,6 +24,8 @@ from opgauge.harness.project.revision import ownership_note
 from opgauge.harness.run.reach import reached_folders
 from opgauge.harness.run.submodules import check_out_submodules, is_readable, recorded_submodules, run_git
 
+BYTECODE = "__pycache__/"
+"""Pattern of folders that running Python makes: none is a change."""
 PREFIX = "opgauge-base-"
 """Start of the names of temporary folders."""
 TUNING = "tuning"
@@ -160,10 +162,10 @@ def changed_folders(tree: Path, commit: str) -> set[str] | None:
 def changed_files(tree: Path, commit: str) -> list[str]:
     """Files of `tree` that differ from `commit`, relative to `tree`; both names of a renamed file.
 
-    Files of a submodule are listed in place of its folder.
+    Files of a submodule are listed in place of its folder. Python's bytecode is not listed.
     """
     listed = run_git(tree, "diff", "--name-only", "--no-renames", "--relative", "-z", commit, "--", ".").stdout
-    listed += run_git(tree, "ls-files", "--others", "--exclude-standard", "-z").stdout
+    listed += run_git(tree, "ls-files", "--others", "--exclude-standard", f"--exclude={BYTECODE}", "-z").stdout
     found = set(filter(None, listed.split("\0")))
     for _, name in recorded_submodules(tree):
         before = run_git(tree, "rev-parse", "--verify", "--quiet", f"{commit}:./{name}").stdout.strip()

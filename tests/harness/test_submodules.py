@@ -123,11 +123,13 @@ def test_a_hook_of_git_gates_other_checkouts(monorepo: Monorepo, monkeypatch: py
 
 
 def test_files_of_a_submodule_count_as_changed(monorepo: Monorepo) -> None:
-    """Committed or not, they are listed by their own names, which the paths of `[changed]` may match."""
+    """Committed or not, they are listed by their own names, which the paths of `[changed]` may match; no bytecode."""
     first = git(monorepo.top, "rev-parse", "HEAD")
     assert not [name for name in changed_files(monorepo.path, first) if name.startswith("kernels")]
     monorepo.commit("second", **{"300e-6": "600e-6"})
     (monorepo.path / "kernels" / "new.py").write_text("")
+    (monorepo.path / "kernels" / "__pycache__").mkdir()
+    (monorepo.path / "kernels" / "__pycache__" / "new.pyc").write_text("")
     found = changed_files(monorepo.path, first)
     assert [name for name in found if name.startswith("kernels")] == ["kernels/__init__.py", "kernels/new.py"]
 
