@@ -22,6 +22,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from opgauge.harness.counting import counted
+
 SHOWN = 20
 """Mistakes that one message lists."""
 
@@ -72,7 +74,7 @@ class CaseFileError(CaseError):
         self.mistakes = tuple(mistakes)
         lines = [str(mistake) for mistake in self.mistakes[:SHOWN]]
         if len(self.mistakes) > SHOWN:
-            lines.append(f"… and {len(self.mistakes) - SHOWN} more mistakes")
+            lines.append(f"… and {counted(len(self.mistakes) - SHOWN, 'more mistake')}")
         super().__init__("\n".join(lines))
 
 

@@ -20,6 +20,10 @@ IMPORT_PATH = str(Path(opgauge.__file__).resolve().parents[1])
 """Folder from which `opgauge` is importable."""
 THREAD_VARIABLES = ("NUMBA_NUM_THREADS", "OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
 """Variables that set the thread count of Numba, OpenMP and BLAS libraries."""
+ABOUT_REPOSITORY = frozenset(
+    f"GIT_{name}" for name in ("DIR", "WORK_TREE", "COMMON_DIR", "INDEX_FILE", "OBJECT_DIRECTORY", "PREFIX")
+)
+"""Variables by which git's hooks and bisections name their repository: in another checkout they mislead git."""
 WORKER_ORDERS = "OPGAUGE_WORKER"
 """Variable that passes settings to the service's processes."""
 
@@ -109,13 +113,13 @@ def load_actions(environment: Mapping[str, str] | None = None) -> Actions | None
 
 
 def program_environment(variables: Mapping[str, str]) -> dict[str, str]:
-    """The environment of another program: this process's, with `variables` added."""
-    return {**os.environ, **variables}
+    """The environment of another program: this process's, with `variables` added and without `ABOUT_REPOSITORY`."""
+    return {name: value for name, value in os.environ.items() if name not in ABOUT_REPOSITORY} | dict(variables)
 
 
 def child_environment(threads: int | None = None) -> dict[str, str]:
     """The environment of a worker: it can import this harness, and uses `threads` threads."""
-    environment = dict(os.environ)
+    environment = program_environment({})
     # kernels under test must not read the token
     environment.pop("OPGAUGE_TOKEN", None)
     path = environment.get("PYTHONPATH", "")

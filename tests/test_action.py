@@ -7,10 +7,8 @@ import os
 import re
 import shutil
 import subprocess
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from threading import Thread
-from typing import Any, ClassVar
+from typing import Any
 from xml.etree import ElementTree as ET
 
 import pytest
@@ -47,7 +45,7 @@ def bash(text: str, folder: Path, **variables: str) -> subprocess.CompletedProce
     )
 
 
-@pytest.mark.parametrize(("code", "allow", "ended"), [(0, "", 0), (1, "", 1), (4, "4 5", 0), (3, "4 5", 3), (5, "", 5)])
+@pytest.mark.parametrize(("code", "allow", "ended"), [(0, "", 0), (1, "", 1), (4, "4,5", 0), (3, "4 5", 3), (5, "", 5)])
 def test_the_step_ends_as_the_gate_does(tmp_path: Path, code: int, allow: str, ended: int) -> None:
     """The gate's exit code is the step's and an output of it, save for codes that are allowed; reports are there."""
     program = tmp_path / "bin" / "python"
@@ -61,7 +59,7 @@ def test_the_step_ends_as_the_gate_does(tmp_path: Path, code: int, allow: str, e
         GITHUB_STEP_SUMMARY=str(tmp_path / "summary"),
         BASE="HEAD",
         DEVICE="cuda:1",
-        ARGUMENTS="--changed --budget 60",
+        ARGUMENTS="--changed\n--budget 60\n",
         ALLOW=allow,
         FOLDER=".",
         OUTPUT=str(tmp_path / "out $(touch x)"),
@@ -78,6 +76,7 @@ def test_the_step_ends_as_the_gate_does(tmp_path: Path, code: int, allow: str, e
     assert verdict in (reports / "gate.md").read_text()
     assert ET.parse(reports / "gate.xml").getroot().tag == "testsuites"  # noqa: S314  our own file
     assert verdict in (tmp_path / "summary").read_text()
+    assert (reports / ".gitignore").read_text() == "*\n"
 
 
 class Pushed:
@@ -94,6 +93,9 @@ class Pushed:
         self.git("checkout", "-q", "-b", "merged", "main")
         self.git("merge", "-q", "--no-ff", "-m", "merge", "topic")
         self.merged = self.git("rev-parse", "HEAD")
+        self.git("checkout", "-q", "-b", "updated", "topic")
+        self.git("merge", "-q", "--no-ff", "-m", "update", "main")
+        self.updated = self.git("rev-parse", "HEAD")
 
     def git(self, *arguments: str) -> str:
         """What git prints here."""
@@ -170,6 +172,8 @@ NEW = "0" * 40
     [
         # the event's frozen base is older than the merge commit's
         ("merged", "main 2", {"pull_request": {"base": {"ref": "main", "sha": "main 1"}}}),
+        # a branch itself, which ends with a merge of main
+        ("updated", "main 2", {"pull_request": {"base": {"ref": "main"}, "head": {"sha": "updated"}}}),
         ("topic 1", "main 0", {"pull_request": {"base": {"ref": "main", "sha": "main 2"}}}),
         ("main 2", "main 0", {"before": "main 0"}),
         ("topic 1", "main 0", {"before": NEW, "repository": {"default_branch": "main"}}),
@@ -178,7 +182,17 @@ NEW = "0" * 40
         ("merged", "main 1", {"merge_group": {"base_sha": "main 1"}}),
         ("topic 1", "topic 0", {}),
     ],
-    ids=["merge commit", "pull request", "push", "new branch", "new main", "forced push", "group", "schedule"],
+    ids=[
+        "merge commit",
+        "updated branch",
+        "pull request",
+        "push",
+        "new branch",
+        "new main",
+        "forced push",
+        "group",
+        "schedule",
+    ],
 )
 def test_its_steps_run_in_a_checkout_for_each_event(
     tmp_path: Path, head: str, wanted: str, event: dict[str, Any], depth: int
@@ -186,7 +200,10 @@ def test_its_steps_run_in_a_checkout_for_each_event(
     """Installs the package, and gates with the right base for the event, in a full clone and in a shallow one."""
     server = Pushed(tmp_path)
     names = {f"main {number}": one for number, one in enumerate(server.main)}
-    names |= {f"topic {number}": one for number, one in enumerate(server.topic)} | {"merged": server.merged}
+    names |= {f"topic {number}": one for number, one in enumerate(server.topic)} | {
+        "merged": server.merged,
+        "updated": server.updated,
+    }
     made = _with_commits(event, names)
     outputs = run_action(server.clone(tmp_path / "checkout", names[head], depth), tmp_path, made, extras="cuda13")
     assert outputs == {"exit-code": "0", "verdict": "passed", "counts": "{}", "base": names[wanted]}
@@ -263,74 +280,3 @@ def test_the_comment_never_runs_code_of_the_change() -> None:
     assert not any("checkout" in step["uses"] for step in steps)
     assert all("run" not in step for step in steps)
     assert "${{" not in steps[-1]["with"]["script"]
-
-
-class Notes(BaseHTTPRequestHandler):
-    """The notes of a merge request as GitLab's API serves them, two a page; `written` are those that were sent."""
-
-    notes: ClassVar[list[dict[str, Any]]] = []
-    written: ClassVar[list[tuple[str, str]]] = []
-
-    def _answer(self, value: Any) -> None:
-        body = json.dumps(value).encode()
-        self.send_response(200)
-        self.send_header("Content-Length", str(len(body)))
-        self.end_headers()
-        self.wfile.write(body)
-
-    def do_GET(self) -> None:
-        """The user of the token, or a page of notes."""
-        if self.path == "/user":
-            self._answer({"id": 7})
-            return
-        page = int(self.path.rpartition("=")[2])
-        self._answer(self.notes[2 * page - 2 : 2 * page])
-
-    def do_POST(self) -> None:
-        """A new note, or a changed one."""
-        body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))["body"]
-        self.written.append((f"{self.command} {self.path}", body))
-        self._answer({})
-
-    do_PUT = do_POST  # noqa: N815
-
-    def log_message(self, *_: Any) -> None:
-        """Nothing."""
-
-
-@pytest.mark.parametrize("known", [False, True])
-def test_the_note_of_a_merge_request_is_updated_in_place(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, known: bool
-) -> None:
-    """Its own note is changed, on whichever page it is; people's notes stay, and the report mentions nobody."""
-    mark = "<!-- opgauge gate -->"
-    others = [{"id": number, "body": f"{mark}\n", "author": {"id": 1}} for number in range(3)]
-    monkeypatch.setattr(Notes, "notes", [*others, *([{"id": 9, "body": mark, "author": {"id": 7}}] if known else [])])
-    monkeypatch.setattr(Notes, "written", [])
-    (tmp_path / "opgauge-gate").mkdir()
-    (tmp_path / "opgauge-gate" / "gate.md").write_text("slower @all\n/merge\n")
-    (job,) = yaml.safe_load((ROOT / "ci" / "gitlab.yml").read_text())["opgauge-note"]["script"]
-    with ThreadingHTTPServer(("127.0.0.1", 0), Notes) as server:
-        Thread(target=server.serve_forever, daemon=True).start()
-        variables = {
-            "CI_API_V4_URL": f"http://127.0.0.1:{server.server_address[1]}",
-            "CI_MERGE_REQUEST_PROJECT_ID": "3",
-            "CI_MERGE_REQUEST_IID": "5",
-        }
-        assert bash(job, tmp_path, **variables).returncode == 0
-        assert Notes.written == []
-        done = bash(job, tmp_path, **variables, OPGAUGE_NOTE_TOKEN="secret")  # noqa: S106
-        server.shutdown()
-    assert done.returncode == 0, done.stderr
-    ((request, body),) = Notes.written
-    assert request == f"{'PUT' if known else 'POST'} /projects/3/merge_requests/5/notes{'/9' if known else ''}"
-    assert body.startswith(f"{mark}\nslower @\u200ball\n\u200b/merge")
-
-
-def test_the_note_runs_no_code_of_the_change() -> None:
-    """Its token is of an environment that the measuring job is not in, and it checks nothing out."""
-    jobs = yaml.safe_load((ROOT / "ci" / "gitlab.yml").read_text())
-    assert jobs["opgauge-note"]["variables"]["GIT_STRATEGY"] == "none"
-    assert jobs["opgauge-note"]["environment"]["name"] == "opgauge-note"
-    assert "environment" not in jobs["opgauge-gate"]
-    assert "TOKEN" not in " ".join(jobs["opgauge-gate"]["script"])

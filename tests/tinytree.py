@@ -8,8 +8,10 @@ import subprocess
 import sys
 from collections.abc import Mapping
 from pathlib import Path
+from tempfile import gettempdir
 from textwrap import dedent
 
+from opgauge.harness.run.tree import PREFIX
 from tests.commandline import run_here
 
 ROOT = Path(__file__).parent.parent
@@ -167,7 +169,10 @@ class TinyTree:
         outside = dict.fromkeys((name for name in os.environ if name.startswith("GITHUB_")), "")
         return {**outside, "PYTHONPATH": path, "OPGAUGE_DB": f"sqlite:///{self.path}/opgauge.db"}
 
-    def worktrees(self) -> list[str]:
-        """Paths of the worktrees beside the repository itself."""
-        listed = self.git("worktree", "list", "--porcelain").splitlines()
-        return [line for line in listed if line.startswith("worktree ")][1:]
+    def checkouts(self) -> list[Path]:
+        """Temporary checkouts of this repository, and worktrees that it lists beside itself."""
+        listed = [line for line in self.git("worktree", "list", "--porcelain").splitlines() if line.startswith("work")]
+        found = Path(gettempdir()).glob(f"{PREFIX}*/tree/.git/commondir")
+        own = (self.path / ".git").resolve()
+        beside = [file.parents[1] for file in found if Path(file.read_text().strip()) == own]
+        return beside + [Path(line.removeprefix("worktree ")) for line in listed[1:]]

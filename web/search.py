@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from urllib.parse import quote
 
+from opgauge.harness.counting import counted
 from opgauge.harness.store import queries
 from opgauge.web.profile import kernel_times
 from opgauge.web.reader import Reader
@@ -120,4 +121,4 @@ def _projects(reader: Reader) -> Iterable[Hit]:
     listed = reader.projects()
     if len(listed) > 1:
         for name, count, _ in listed:
-            yield _hit("project", name or "unnamed", f"{count} runs", f"{prefix(name)}/")
+            yield _hit("project", name or "unnamed", counted(count, "run"), f"{prefix(name)}/")

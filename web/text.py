@@ -9,6 +9,7 @@ from urllib.parse import quote
 
 from markupsafe import Markup
 
+from opgauge.harness.counting import counted
 from opgauge.harness.report.render import ratio_text
 from opgauge.harness.result.time_text import time_text
 from opgauge.harness.store.queries import CaseInfo
@@ -20,6 +21,7 @@ __all__ = [
     "case_link",
     "change_text",
     "count_text",
+    "counted_text",
     "moment",
     "rate_text",
     "ratio_text",
@@ -70,6 +72,11 @@ def count_text(value: float | None) -> str:
     if abs(value) >= 1e9:
         return f"{value:.3g}"
     return f"{value:,.0f}".replace(",", "\u202f")
+
+
+def counted_text(number: int, noun: str) -> str:
+    """A number and its noun, with thin spaces between thousands."""
+    return counted(number, noun).replace(",", "\u202f")
 
 
 def rate_text(value: float | None) -> str:

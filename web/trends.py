@@ -8,6 +8,7 @@ from math import exp, log, sqrt
 from statistics import fmean, median, stdev
 from typing import Any
 
+from opgauge.harness.counting import counted
 from opgauge.harness.judge.student import quantile
 from opgauge.harness.result.summary import OPTIMIZED
 from opgauge.harness.store.past import Past
@@ -76,9 +77,7 @@ def trend_figure(points: Sequence[TrendPoint], timeline: Timeline) -> str | None
         x=[timeline.date(point.run) for point in points],
         y=ratios,
         error_y=error,
-        text=[
-            f"{timeline.label(point.run)}<br>{point.cases} case{'' if point.cases == 1 else 's'}" for point in points
-        ],
+        text=[f"{timeline.label(point.run)}<br>{counted(point.cases, 'case')}" for point in points],
         customdata=[point.run.id for point in points],
         marker={"size": 6},
         line={"width": 1.5},

@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 from opgauge.harness.cli.options import Paths, load
+from opgauge.harness.counting import counted
 
 
 def check(
@@ -21,6 +22,5 @@ def check(
     if verbose:
         for case in cases:
             typer.echo(f"{case.id}  {case.op}  {case.name}  {' '.join(case.tags)}")
-    ops = len({case.op for case in cases})
-    number = f"{len(cases)} {'case' if len(cases) == 1 else 'cases'}"
-    typer.echo(f"{number} valid ({ops} {'op' if ops == 1 else 'ops'})")
+    ops = {case.op for case in cases}
+    typer.echo(f"{counted(len(cases), 'case')} valid ({counted(len(ops), 'op')})")

@@ -21,6 +21,7 @@ from opgauge.harness.cli.options import (
     open_progress,
     select,
 )
+from opgauge.harness.counting import counted
 
 if TYPE_CHECKING:
     from opgauge.harness.result.result import Trial
@@ -65,7 +66,7 @@ def compile_all(trials: Sequence[Trial], workers: int, progress: Progress, **mor
     took = perf_counter() - begun
     spent = sum(found.seconds.values()) or 1.0
     phases = ", ".join(f"{100 * time / spent:.0f} % {phase}" for phase, time in found.seconds.most_common(MOST_PHASES))
-    summary = f"{found.right} of {len(trials)} trials compiled and valid, {took:.0f} s"
+    summary = f"{found.right} of {counted(len(trials), 'trial')} compiled and valid, {took:.0f} s"
     typer.echo(f"{summary} (worker time: {phases})" if phases else summary, err=True)
     for result in found.faults[:MOST_FAULTS]:
         case, implementation = result.trial.case, result.trial.implementation

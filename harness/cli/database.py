@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 
 from opgauge.harness.cli.options import AsJson, Database, database_url
+from opgauge.harness.counting import counted
 
 database = typer.Typer(help="Maintain the database.", no_args_is_help=True)
 AGE = re.compile(r"(\d{1,5})d")
@@ -39,12 +40,11 @@ def info(db: Database = None) -> None:
 
     with Store.open(database_url(db)) as store:
         runs = store.runs()
-        typer.echo(f"{store.url}: {len(runs)} runs" + (", the latest 50" if len(runs) == 50 else ""))
+        typer.echo(f"{store.url}: {counted(len(runs), 'run')}" + (", the latest 50" if len(runs) == 50 else ""))
         for found in runs:
             started = f"{found.started:%Y-%m-%d %H:%M}"
-            typer.echo(
-                f"{found.id}  {started}  {found.status:11}  {found.results:5} results  {commit_text(found.commit)}"
-            )
+            results = f"{counted(found.results, 'result'):>13}"
+            typer.echo(f"{found.id}  {started}  {found.status:11}  {results}  {commit_text(found.commit)}")
 
 
 @database.command("backup")
@@ -90,7 +90,7 @@ def prune(
         dropped = prune_samples(store.engine, age, project)
         add_audit(store.engine, "", "prune samples", samples_older or "by project", str(dropped))
     for name, count in dropped.items():
-        typer.echo(f"{name or 'unnamed project'}: raw samples of {count:,} results dropped")
+        typer.echo(f"{name or 'unnamed project'}: raw samples of {counted(count, 'result')} dropped")
     if not dropped:
         typer.echo("no project has a retention; give --samples-older, or opgauge project set NAME --samples-days")
 

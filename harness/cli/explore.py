@@ -26,6 +26,7 @@ from opgauge.harness.cli.options import (
     database_url,
     load,
 )
+from opgauge.harness.counting import counted
 
 if TYPE_CHECKING:
     from opgauge.harness.explore.explore import Exploration, Measure
@@ -146,7 +147,7 @@ def _publish(done: Exploration, runs: str, output: Path | None, *, wrong: bool, 
 
     groups = group(done.findings)
     if output is not None and groups:
-        typer.echo(f"{write_cases(output, groups)} cases in {output}", err=True)
+        typer.echo(f"{counted(write_cases(output, groups), 'case')} in {output}", err=True)
     _report(done, groups, runs, wrong=wrong, as_json=as_json)
     if any(finding.reason for finding in done.findings):
         return WRONG
@@ -199,6 +200,6 @@ def _report(done: Exploration, groups: Sequence[Group], run_id: str, *, wrong: b
         typer.echo(f"{100 * share:5.1f} % {label}")
     for name in done.undrawn:
         typer.echo(f"no valid case of {name} was drawn")
-    typer.echo(f"{len(done.rows)} cases in run {run_id}; {len(done.findings)} findings")
+    typer.echo(f"{counted(len(done.rows), 'case')} in run {run_id}; {counted(len(done.findings), 'finding')}")
     if done.shrinking:
-        typer.echo(f"{done.shrinking} further cases were measured to shrink them")
+        typer.echo(f"{counted(done.shrinking, 'further case')} measured to shrink them")

@@ -9,6 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from opgauge.harness.cli.options import Database, database_url
+from opgauge.harness.counting import counted
 
 
 class Format(StrEnum):
@@ -68,10 +69,10 @@ def export(
         from opgauge.harness.interchange.exporting import write_parquet
 
         write_parquet(flat, output)
-        typer.echo(f"{len(results)} results in {output}", err=True)
+        typer.echo(f"{counted(len(results), 'result')} in {output}", err=True)
     else:
         text = as_json(whole_run(found, results, reached)) if samples else _text(form, flat)
-        _write(text, output, f"{len(results)} results")
+        _write(text, output, counted(len(results), "result"))
 
 
 def _write(text: str, output: Path | None, what: str) -> None:

@@ -125,7 +125,7 @@ def gate(
     if cluster and (store or against is not None):
         msg = "--cluster compares two trees: --store and --against are about results of this machine"
         raise typer.BadParameter(msg)
-    gating.refuse_unwritable(junit, markdown)
+    written = gating.refuse_unwritable(junit, markdown)
     filters = gating.selected(
         paths=paths,
         cases=case,
@@ -135,6 +135,7 @@ def gate(
         names=name,
         implementations=implementation,
         devices=device,
+        reports=written,
     )
     is_narrowed = any((paths, case, op, tag, dtype, name, implementation, against))
     selection = replace(filters, changed=not is_narrowed if changed is None else changed, trust_hash=trust_hash)
@@ -158,7 +159,6 @@ def gate(
                 block_s=block_s,
                 threads=threads,
                 counts=counts,
-                # stored blocks are compared with blocks
                 method="blocks" if store else method,
                 end=started + budget if budget else None,
             )
@@ -280,6 +280,8 @@ def describe(
         return
     for job in found.jobs:
         typer.echo(str(job.subject))
+    for subject in found.removed:
+        typer.echo(f"{subject}: removed")
     for text in found.notes:
         typer.echo(f"note: {text}")
     typer.echo(str(found))

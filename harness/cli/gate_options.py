@@ -85,9 +85,10 @@ def selected(**given: Sequence[Any] | None) -> Selection:
     return Selection(**fields)
 
 
-def refuse_unwritable(*files: Path | None) -> None:
-    """Raise BadParameter for a file that cannot be written: before anything is measured."""
-    for file in filter(None, files):
+def refuse_unwritable(*files: Path | None) -> list[Path]:
+    """The files that are named; raises BadParameter for one that cannot be written: before anything is measured."""
+    named = [file for file in files if file is not None]
+    for file in named:
         faults = {
             f"there is no folder {file.parent} for {file.name}": not file.parent.is_dir(),
             f"{file} is a folder; name a file": file.is_dir(),
@@ -95,6 +96,7 @@ def refuse_unwritable(*files: Path | None) -> None:
         }
         for msg in (text for text, is_so in faults.items() if is_so):
             raise typer.BadParameter(msg)
+    return named
 
 
 @contextmanager

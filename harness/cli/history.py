@@ -10,6 +10,7 @@ import typer
 
 from opgauge.harness.cli.options import AsJson, Database, database_url
 from opgauge.harness.cli.period import Last, Since, period_start
+from opgauge.harness.counting import counted
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -72,7 +73,7 @@ def history(
         console.print(escape(f"{series.subject} ({where})"), highlight=False)
         console.print(table(series, 1 + least))
         if not series.is_long_enough:
-            console.print(f"{len(series.points)} points; change points need 10", highlight=False)
+            console.print(f"{counted(len(series.points), 'point')}; change points need 10", highlight=False)
 
 
 def table(series: Series, least_ratio: float) -> Table:

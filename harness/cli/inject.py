@@ -13,6 +13,7 @@ import typer
 from opgauge.harness.cli import aa
 from opgauge.harness.cli import gate_options as gating
 from opgauge.harness.cli.options import AsJson, Cases, Database, Devices, Dtypes, Ops, Timeout
+from opgauge.harness.counting import counted
 
 if TYPE_CHECKING:
     from opgauge.harness.gate.run import Conditions, GateRun
@@ -107,8 +108,9 @@ def plant(
     subjects = [job.subject for job in laid.jobs if job.is_paired]
     beyond = out_of_reach(laid, conditions.policy, slowdown)
     if beyond:
-        said = f"cannot be detected in {len(beyond)} of {len(subjects)} cases: their thresholds are not below"
-        typer.echo(f"{100 * slowdown:g} % {said} (see --policy)", err=True)
+        where = f"{len(beyond)} of {counted(len(subjects), 'case')}"
+        said = f"cannot be detected in {where}: their thresholds are not below (see --policy)"
+        typer.echo(f"{100 * slowdown:g} % {said}", err=True)
     kernels = [(one.op, one.implementation, Device.parse(one.device).backend) for one in subjects]
     slowed = replace(
         own,

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from opgauge.harness.counting import counted
 from opgauge.harness.project.active import active
 from opgauge.harness.settings import ROOT
 
@@ -186,7 +187,7 @@ def select(
     ]
     if not found:
         shown = "; ".join(f"{option}: {', '.join(sorted(known[option]))}" for option in ("--op", "--tag", "--dtype"))
-        msg = f"none of {len(cases)} cases matches all filters. Values of these cases: {shown}"
+        msg = f"none of {counted(len(cases), 'case')} matches all filters. Values of these cases: {shown}"
         raise NothingError(msg)
     return found
 

@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from opgauge.harness.cli.options import Database, database_url
+from opgauge.harness.counting import counted
 
 project = typer.Typer(help="Settings and commits of projects.", no_args_is_help=True)
 
@@ -27,7 +28,8 @@ def list_(db: Database = None) -> None:
             keeps = "all samples" if found.samples_days is None else f"samples for {found.samples_days} days"
             branch = found.default_branch or "default branch"
             shown = name or "(unnamed)"
-            typer.echo(f"{shown:24} {count:6} runs, latest {started:%Y-%m-%d}  {branch}  {keeps}  {found.forge}")
+            runs = f"{counted(count, 'run'):>11}, latest {started:%Y-%m-%d}"
+            typer.echo(f"{shown:24} {runs}  {branch}  {keeps}  {found.forge}")
 
 
 @project.command("set")
@@ -87,4 +89,4 @@ def commits(
     found = read_commits(tree, limit)
     with Store.open(database_url(db)) as store:
         added = add_commits(store.engine, name, found)
-    typer.echo(f"project {name}: {added} of {len(found)} commits are new")
+    typer.echo(f"project {name}: {counted(added, 'new commit')} of {len(found)}")

@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 from opgauge.harness.cli.options import Database, database_url
+from opgauge.harness.counting import counted
 
 ALL = 1_000_000
 """Most runs to send."""
@@ -37,9 +38,9 @@ def push(
         sent = refused = 0
         for found in push_runs(store, runs, client):
             reason = f": {found.reason}" if found.reason else ""
-            typer.echo(f"{found.run.id}  {found.run.results:5} results  {found.outcome}{reason}")
+            typer.echo(f"{found.run.id}  {counted(found.run.results, 'result'):>13}  {found.outcome}{reason}")
             sent += found.outcome == "sent"
             refused += found.outcome == "refused"
-    typer.echo(f"{sent} of {len(runs)} runs sent" + (f", {refused} refused" if refused else ""))
+    typer.echo(f"{sent} of {counted(len(runs), 'run')} sent" + (f", {refused} refused" if refused else ""))
     if refused:
         raise typer.Exit(1)

@@ -37,6 +37,7 @@ from opgauge.harness.cli.options import (
     select_implementations,
 )
 from opgauge.harness.cli.selection import RunSelection, selection_to_resume
+from opgauge.harness.counting import counted
 
 if TYPE_CHECKING:
     from opgauge.harness.case.case import Case
@@ -273,7 +274,8 @@ def describe(store: Store, trials: Sequence[Trial], budget_s: float, *, as_json:
         return
     for trial in trials:
         typer.echo(f"{trial.case.op} · {trial.case.name} · {trial.implementation} · {trial.device}")
-    typer.echo(f"{len(trials)} trials of {len({trial.case.id for trial in trials})} cases, {expected}")
+    cases = {trial.case.id for trial in trials}
+    typer.echo(f"{counted(len(trials), 'trial')} of {counted(len(cases), 'case')}, {expected}")
 
 
 def begun(
@@ -287,16 +289,14 @@ def begun(
     """The id of a new run, or of the run that is resumed."""
     from dataclasses import replace
 
-    from opgauge.harness.project.revision import ownership_note
     from opgauge.harness.run.doctor import unfit_facts
-    from opgauge.harness.run.environment import measured_tree, tuning_notes
+    from opgauge.harness.run.environment import tree_notes, tuning_notes
 
     if found is not None:
         return resumed(store, found, devices, settings)
     environment = captured(cases, devices, settings)
-    for note in (*tuning_notes(environment, devices), ownership_note(measured_tree())):
-        if note:
-            notify(note)
+    for note in (*tuning_notes(environment, devices), *tree_notes()):
+        notify(note)
     unfit = {f"{device}.unfit": bad for device in devices if (bad := unfit_facts(device))}
     for key, bad in unfit.items():
         notify(f"{key.removesuffix('.unfit')}: times may be unreliable ({bad}); see opgauge doctor")

@@ -8,6 +8,7 @@ import typer
 
 from opgauge.harness.cli.options import AsJson, Database, database_url
 from opgauge.harness.cli.period import Last, Since, period_start
+from opgauge.harness.counting import counted
 
 if TYPE_CHECKING:
     from datetime import datetime
@@ -75,10 +76,10 @@ def remove(
         found = {run.id: run for run in map(store.find_run, names)}
         for run in found.values():
             when = f"{run.started:%Y-%m-%d %H:%M}"
-            typer.echo(f"{run.id}  {when}  {run.status}  {run.results} results  {commit_text(run.commit)}")
+            typer.echo(f"{run.id}  {when}  {run.status}  {counted(run.results, 'result')}  {commit_text(run.commit)}")
         if not yes:
-            typer.confirm(f"Delete {len(found)} runs from {store.url}?", abort=True)
-        typer.echo(f"{delete_runs(store.engine, found.keys())} runs deleted")
+            typer.confirm(f"Delete {counted(len(found), 'run')} from {store.url}?", abort=True)
+        typer.echo(f"{counted(delete_runs(store.engine, found.keys()), 'run')} deleted")
 
 
 def _since(store: Store, start: datetime | None) -> list[Run]:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from opgauge.harness.cli.options import Gpus, Paths, Scheduler, Timeout, load
+from opgauge.harness.counting import counted
 
 if TYPE_CHECKING:
     from distributed import Client
@@ -222,7 +223,7 @@ def remarks(findings: Sequence[TuningFinding]) -> list[str]:
         lines += [f"{one.parameter.name} {tried.value}: {tried.reason}" for tried in one.tried if tried.reason]
         lines += [f"{one.parameter.name}: excluded {note}" for note in one.notes]
         if one.late:
-            lines.append(f"{one.parameter.name}: no time for {one.late} more cases; --budget gives more")
+            lines.append(f"{one.parameter.name}: no time for {counted(one.late, 'more case')}; --budget gives more")
         if not one.cases:
             lines.append(f"{one.parameter.name}: no measured case reads it")
     return lines

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from opgauge.harness.cluster.member import reference_count
 from opgauge.harness.cluster.tasks import REFERENCE
+from opgauge.harness.counting import counted
 from opgauge.harness.errors import SettingsError
 
 if TYPE_CHECKING:
@@ -141,7 +142,7 @@ def visible_devices(text: str) -> list[int]:
             raise SettingsError(msg) from None
     wrong = [number for number in chosen if not 0 <= number < there]
     if wrong or not chosen:
-        msg = f"--gpus {text}: this host has {there} GPU{'s' if there != 1 else ''}"
+        msg = f"--gpus {text}: this host has {counted(there, 'GPU')}"
         raise SettingsError(msg)
     return chosen
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from opgauge.harness.cluster import member
 from opgauge.harness.cluster.tasks import Task, device_count, members_with, run_tasks
 from opgauge.harness.cluster.trees import provide_trees
+from opgauge.harness.counting import counted
 from opgauge.harness.errors import WorkerError
 from opgauge.harness.gate.pairs import Batch, PairPlan, SpreadPool, Tell, measure_batch
 from opgauge.harness.gate.pool import LOOKING, Clock, WorkerPool
@@ -103,7 +104,7 @@ class ClusterPool(SpreadPool):
         ]
         for count, outcome in enumerate(run_tasks(self._client, tasks, self._lost, references=False), 1):
             batch = wanted[outcome.task.arguments[-1]]
-            tell(f"{count} of {len(wanted)} batches on {self.devices} devices")
+            tell(f"{count} of {counted(len(wanted), 'batch')} on {counted(self.devices, 'device')}")
             if outcome.lost:
                 _fail(batch, outcome.lost)
                 continue

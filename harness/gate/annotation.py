@@ -7,6 +7,7 @@ from pathlib import Path
 from opgauge.harness.gate import report
 from opgauge.harness.gate.run import GateRun
 from opgauge.harness.judge.verdict import Comparison
+from opgauge.harness.project.revision import git
 
 MOST = 10
 """Annotations of a kind that GitHub displays for a step."""
@@ -25,8 +26,9 @@ def _failure(run: GateRun, found: Comparison) -> str:
     place = {}
     if record is not None:
         file = Path(str(record.job.trial["case"].get("file", "")))
-        if file.is_absolute() and file.is_relative_to(run.head.path):
-            place = {"file": file.relative_to(run.head.path).as_posix(), "line": str(record.job.trial["case"]["line"])}
+        top = Path(git(run.head.path, "rev-parse", "--show-toplevel") or run.head.path)
+        if file.is_absolute() and file.is_relative_to(top):
+            place = {"file": file.relative_to(top).as_posix(), "line": str(record.job.trial["case"]["line"])}
     change = f" {report.percent(found.ratio)} ({report.interval(found)})" if found.interval else ""
     text = f"{found.subject}: {report.word(found)}{change}: {report.why(found)}\n{report.reproduce(run, found)}"
     return _command("error", f"opgauge: {report.word(found)}", text, **place)

@@ -20,6 +20,7 @@ from pathlib import Path
 from time import monotonic
 from typing import Any
 
+from opgauge.harness.counting import counted
 from opgauge.harness.errors import NothingError
 from opgauge.harness.gate.pool import WorkerPool
 from opgauge.harness.gate.record import SIDES, Job
@@ -68,7 +69,8 @@ def count_notes(counts: Counts) -> list[str]:
     if not counts:
         return []
     missing = sum(len(one) < len(SIDES) for one in counts.values())
-    return [NOTES[counter_name()], *([f"instructions of {missing} cases were not counted"] if missing else [])]
+    where = [f"instructions of {counted(missing, 'case')} were not counted"] if missing else []
+    return [NOTES[counter_name()], *where]
 
 
 def count_instructions(

@@ -7,13 +7,14 @@ from dataclasses import dataclass
 from time import monotonic
 from typing import Any
 
+from opgauge.harness.counting import counted
 from opgauge.harness.gate.pairs import BLOCK_S, FIRST_S, INTERLEAVED_S, PairPlan, first_batches
 from opgauge.harness.gate.pool import WorkerPool
 from opgauge.harness.gate.record import Job
 from opgauge.harness.gate.run import Conditions
 from opgauge.harness.gate.selection import Selection, plan
 from opgauge.harness.gate.stored import Stored
-from opgauge.harness.judge.verdict import Comparison
+from opgauge.harness.judge.verdict import Comparison, Subject
 from opgauge.harness.run.duration import duration_text
 
 FIRST_CALL_S = 0.6
@@ -27,6 +28,7 @@ class Forecast:
     """Work of a gate run. jobs: in the order of measuring. skipped: comparisons without measuring, with reasons.
 
     expected_s: seconds if all cases are decided by their first pairs. most_s: if none is. notes: as in a report.
+    removed: what only the base has.
     """
 
     jobs: tuple[Job, ...]
@@ -34,12 +36,15 @@ class Forecast:
     expected_s: float
     most_s: float
     notes: tuple[str, ...]
+    removed: tuple[Subject, ...] = ()
 
     def __str__(self) -> str:
         cases = len({job.subject.case_id for job in self.jobs})
         skipped = f", {len(self.skipped)} skipped as unchanged" if self.skipped else ""
+        removed = f", {len(self.removed)} removed" if self.removed else ""
+        jobs = counted(len(self.jobs), "comparison")
         return (
-            f"{len(self.jobs)} comparisons of {cases} cases{skipped}: about {duration_text(self.expected_s)}, "
+            f"{jobs} of {counted(cases, 'case')}{skipped}{removed}: about {duration_text(self.expected_s)}, "
             f"at most {duration_text(self.most_s)} if they stay undecided"
         )
 
@@ -48,6 +53,7 @@ class Forecast:
         return {
             "cases": [_row(job) for job in self.jobs],
             "skipped": [str(one.subject) for one in self.skipped],
+            "removed": [str(one) for one in self.removed],
             "expected_s": round(self.expected_s, 1),
             "most_s": round(self.most_s, 1),
             "notes": list(self.notes),
@@ -66,7 +72,8 @@ def forecast(pool: WorkerPool, selection: Selection, conditions: Conditions, sto
     most_s = spent_s + sum(_batch_s(jobs, count, pairs, start_s, INTERLEAVED_S) for jobs, count in most)
     left_s = pairs.left_s()
     jobs = tuple(job for found, _ in batches for job in found)
-    return Forecast(jobs, laid.skipped, min(expected_s, left_s), min(most_s, left_s), laid.notes)
+    removed = tuple(one.subject for one in laid.removed)
+    return Forecast(jobs, laid.skipped, min(expected_s, left_s), min(most_s, left_s), laid.notes, removed)
 
 
 def _batch_s(jobs: Sequence[Job], count: int, plan: PairPlan, start_s: float, interleaved_s: float) -> float:

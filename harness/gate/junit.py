@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Iterable
 from xml.etree import ElementTree as ET
 
+from opgauge.harness.counting import counted
 from opgauge.harness.gate import report
 from opgauge.harness.gate.run import GateRun
 from opgauge.harness.judge.verdict import Comparison, Kind, Verdict
@@ -65,7 +66,7 @@ def _test(run: GateRun, found: Comparison) -> ET.Element:
 
 def _lines(run: GateRun, found: Comparison) -> list[str]:
     return [
-        f"change {report.percent(found.ratio)}, 99 % interval {report.interval(found)}, {found.pairs} pairs",
+        f"change {report.percent(found.ratio)}, 99 % interval {report.interval(found)}, {counted(found.pairs, 'pair')}",
         f"reproduce: {report.reproduce(run, found)}",
     ]
 

@@ -7,6 +7,7 @@ import string
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 
+from opgauge.harness.counting import counted
 from opgauge.harness.gate import report
 from opgauge.harness.gate.evidence import clock_of, median_of, metrics_of
 from opgauge.harness.gate.gate import ExitCode
@@ -84,7 +85,7 @@ def _detail(run: GateRun, found: Comparison) -> str:
         "",
         (
             f"- change {text(report.percent(found.ratio))}, interval {text(report.interval(found))}, "
-            f"{found.pairs} pairs{astray}; detectable: {text(report.sees(found, record))}"
+            f"{counted(found.pairs, 'pair')}{astray}; detectable: {text(report.sees(found, record))}"
         ),
     ]
     if record is not None:
@@ -120,7 +121,7 @@ def _kernels(record: JobRecord) -> list[str]:
     """Kernels of one call, A against B, by how often they are launched."""
     base, head = (Counter(metrics_of(record.outcomes[side].values()).kernels or ()) for side in SIDES)
     names = [*base, *(name for name in head if name not in base)]
-    return [f"- kernel {text(name)}: {base[name]} → {head[name]} launches" for name in names[:SHOWN]]
+    return [f"- kernel {text(name)}: {base[name]} → {counted(head[name], 'launch')}" for name in names[:SHOWN]]
 
 
 def _profiled(profiles: Mapping[str, Profile]) -> list[str]:

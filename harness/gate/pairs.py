@@ -219,7 +219,7 @@ def measure_batch(pool: WorkerPool, wanted: Batch, plan: PairPlan, tell: Tell) -
     interleaved = plan.is_interleaved(batch[0].job)
     blocks = _Blocks(pool, plan, random.Random(), batch[0].job)  # noqa: S311
     if first == 0 and (interleaved or blocks.ahead):
-        tell(f"compiling and checking {len(batch)} cases")
+        tell(f"cases to compile and check: {len(batch)}")
         blocks.prepare(count)
         pool.look_ahead(batch, SIDES if interleaved else (HEAD,), end=plan.end)
         for record in batch if interleaved else ():
@@ -315,7 +315,7 @@ def _check_threads(pool: WorkerPool, records: Iterable[JobRecord], plan: PairPla
         chosen = [one for one in chosen if is_coarsely_slower(one) or not one.coarse]
         if not chosen or not plan.has_time():
             return
-        tell(f"all threads, {number + 1} of at most {COARSE_PAIRS}: {len(chosen)} cases")
+        tell(f"all threads, {number + 1} of at most {COARSE_PAIRS}; cases: {len(chosen)}")
         count = _devices(pool)
         _measure_all(pool, [Batch(chosen[part::count], 0) for part in range(min(count, len(chosen)))], plan, tell)
 

@@ -7,12 +7,12 @@ from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any
 
+from opgauge.harness.gate.bisection import bisection
 from opgauge.harness.gate.evidence import clock_of, median_of, metrics_of
 from opgauge.harness.gate.gate import ExitCode
 from opgauge.harness.gate.record import BASE, HEAD, MEASURING, JobRecord
 from opgauge.harness.gate.run import GateRun
 from opgauge.harness.judge.verdict import Comparison, Kind, Reason, Verdict
-from opgauge.harness.project.active import measured
 from opgauge.harness.result.record_json import to_json
 from opgauge.harness.worker.contract import VERSION
 
@@ -27,8 +27,6 @@ WORDS = {
 """Word for each exit code."""
 FLAGGED = {Verdict.SLOWER, Verdict.BROKEN, Verdict.UNDECIDED}
 """Verdicts that need attention."""
-BESIDE = "../opgauge-bisect"
-"""Worktree in which a bisection checks out; `git worktree remove` deletes it afterwards."""
 LEAST_SHARE, MOST_SHARES = 0.1, 3
 """Least share of the time that is named beside sampling, and most of these."""
 ORDER = (Verdict.BROKEN, Verdict.SLOWER, Verdict.UNDECIDED, Verdict.FASTER, Verdict.SAME)
@@ -92,23 +90,23 @@ def reproduce(run: GateRun, found: Comparison) -> str:
     subject = found.subject
     if run.command:
         return f"{run.command} --case {shlex.quote(subject.case_id)} -i {shlex.quote(subject.implementation)}"
+    return shlex.join(_again(run, found))
+
+
+def _again(run: GateRun, found: Comparison) -> list[str]:
+    subject = found.subject
     words = ["opgauge", "gate", "--base", _commit(run.base.commit) or run.base.label, "--case", subject.case_id]
     words += ["-i", subject.implementation, "--device", subject.device]
-    return shlex.join([*words, *(str(path) for path in run.paths)])
+    return [*words, *(str(path) for path in run.paths)]
 
 
 def bisect(run: GateRun, found: Comparison) -> str:
-    """The command that finds the commit; empty if the change need not be in one: a dirty tree, an unknown base.
-
-    It uses a worktree of its own: an `opgauge` that is installed from this one would change with every step.
-    """
+    """The command that finds the commit; empty if the change need not be in one: a dirty tree, an unknown base."""
     base, head = _commit(run.base.commit), _commit(run.head.commit)
     if run.command or not base or not head or run.head.commit.endswith("-dirty"):
         return ""
     how = "--bisect-broken" if found.verdict is Verdict.BROKEN else "--bisect"
-    paths = "" if measured() else " -- ops"
-    beside = f"git worktree add --detach {BESIDE} {head} && cd {BESIDE}"
-    return f"{beside} && git bisect start {head} {base}{paths} && git bisect run {reproduce(run, found)} {how}"
+    return bisection(run.head.path, base, head, [*_again(run, found), how])
 
 
 def as_plain(run: GateRun) -> dict[str, Any]:

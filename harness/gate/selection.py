@@ -40,7 +40,7 @@ class Selection:
 
     cases: patterns of opgauge.harness.judge.pattern. tags: without tags and cases, those tagged `gate`, if there
     are any. changed: only ops that the difference of the trees can reach. trust_hash: exclude kernels whose code does
-    not differ.
+    not differ. reports: files that the command writes.
     """
 
     paths: tuple[Path, ...] = ()
@@ -53,6 +53,7 @@ class Selection:
     devices: tuple[str, ...] = ()
     changed: bool = False
     trust_hash: bool = False
+    reports: tuple[Path, ...] = ()
 
 
 def plan(pool: WorkerPool, selection: Selection, policy: Policy, stored: Stored | None = None) -> GatePlan:
@@ -79,7 +80,7 @@ def plan(pool: WorkerPool, selection: Selection, policy: Policy, stored: Stored 
     in_head, in_base = _select(every_head, every_base, chosen, variants)
     unchanged = unchanged_subjects(pool, in_head, in_base, notes) if selection.trust_hash else set()
     if selection.changed:
-        touched = touched_folders(head_path, pool.trees, [head, base])
+        touched = touched_folders(head_path, pool.trees, [head, base], selection.reports)
         notes.append(touched_note(touched))
         in_head, in_base = (_only(one, touched, {**in_base.folders, **in_head.folders}) for one in (in_head, in_base))
     if not in_head.trials and not in_base.trials:

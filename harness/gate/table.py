@@ -5,6 +5,7 @@ from __future__ import annotations
 from rich.console import Console
 from rich.markup import escape
 
+from opgauge.harness.counting import counted
 from opgauge.harness.gate import report
 from opgauge.harness.gate.evidence import median_of
 from opgauge.harness.gate.record import BASE, HEAD
@@ -30,7 +31,8 @@ def show(run: GateRun, console: Console, *, every: bool = True) -> None:
     for one in run.outcome.failures[:3]:
         console.print(escape(f"again:  {report.reproduce(run, one)}"), highlight=False, soft_wrap=True)
     if run.seconds:
-        console.print(f"{run.clock.blocks} blocks in {run.seconds:.1f} s, {report.spent(run)}", highlight=False)
+        blocks = counted(run.clock.blocks, "block")
+        console.print(f"{blocks} in {run.seconds:.1f} s, {report.spent(run)}", highlight=False)
     console.print(escape(report.headline(run)), highlight=False, soft_wrap=True)
 
 

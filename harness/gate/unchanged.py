@@ -10,13 +10,20 @@ from opgauge.harness.gate.pool import WorkerPool
 from opgauge.harness.gate.record import BASE, HEAD, SIDES
 from opgauge.harness.project.active import measured
 from opgauge.harness.project.changes import touched_ops
+from opgauge.harness.project.hook import untracked_hook
+from opgauge.harness.project.revision import git
 from opgauge.harness.run.tree import Tree, changed_files, changed_folders
 from opgauge.harness.worker import protocol
 from opgauge.ops import Device
 
 
-def touched_folders(head: Path, trees: Mapping[str, Tree], inventories: Iterable[Plain]) -> set[str] | None:
-    """Ops, or folders of opgauge's own, that the difference of the trees can reach; None for all."""
+def touched_folders(
+    head: Path, trees: Mapping[str, Tree], inventories: Iterable[Plain], reports: Collection[Path] = ()
+) -> set[str] | None:
+    """Ops, or folders of opgauge's own, that the difference of the trees can reach; None for all.
+
+    reports: files that the command writes. They are no change, and neither is a hook that git does not track.
+    """
     commit = trees[BASE].commit.removesuffix("-dirty")
     project = measured()
     if project is None:
@@ -30,7 +37,14 @@ def touched_folders(head: Path, trees: Mapping[str, Tree], inventories: Iterable
             sources.setdefault(op, set()).update(
                 found.relative_to(root).as_posix() for root in roots if found.is_relative_to(root)
             )
-    return touched_ops(project, changed_files(head, commit), sources)
+    same = [*untracked_hook(project, Path(git(head, "rev-parse", "--show-toplevel") or head)), *reports]
+    changed = [name for name in changed_files(head, commit) if not any(_is_inside(head / name, path) for path in same)]
+    return touched_ops(project, changed, sources)
+
+
+def _is_inside(file: Path, path: Path) -> bool:
+    """Whether a file is this one, or in this folder."""
+    return file.resolve().is_relative_to(path.resolve())
 
 
 def touched_note(touched: Collection[str] | None) -> str:

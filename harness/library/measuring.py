@@ -7,6 +7,7 @@ from pathlib import Path
 
 from opgauge.harness.case.file import load_cases
 from opgauge.harness.case.filters import require_matches
+from opgauge.harness.counting import counted
 from opgauge.harness.errors import NothingError
 from opgauge.harness.measure import Limits
 from opgauge.harness.project import active
@@ -54,7 +55,7 @@ def run(
     ]
     trials = plan(chosen, implementations=implementations, devices=devices)
     if not trials:
-        msg = f"none of {len(chosen)} cases has an implementation on {', '.join(devices)}"
+        msg = f"none of {counted(len(chosen), 'case')} has an implementation on {', '.join(devices)}"
         raise NothingError(msg)
     settings = load_settings()
     limits = Limits(budget_s=budget_s or settings.budget_s, turns=TURNS)

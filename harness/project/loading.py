@@ -14,14 +14,13 @@ from types import ModuleType
 
 from opgauge.harness.errors import TreeError
 from opgauge.harness.project.configuration import Project, is_file_name, read_project
+from opgauge.harness.project.hook import hook_sources
 from opgauge.harness.project.installed import refuse_strangers
 from opgauge.harness.project.revision import git
 from opgauge.harness.settings import program_environment
 
 BUILD_LOG = 3000
 """Characters of a failed build's output in a message."""
-SOURCES = (".py", ".pyx", ".c", ".cc", ".cpp", ".cu", ".cuh", ".h", ".hpp", ".sh")
-"""Endings of a hook's own files, which a build may compile; never what a build has made."""
 
 
 def project_at(project: Project, tree: Path) -> Project:
@@ -43,14 +42,12 @@ def lend_hooks(project: Project, tree: Path) -> None:
 
     Kernels that such a hook reads from beside it, and what it loads from a build, are then those of that checkout.
     """
-    for entry in filter(is_file_name, project.ops):
-        file = (project.root / entry).resolve()
-        for source in (file.with_suffix(ending) for ending in SOURCES):
-            moved = _moved(project, source, tree)
-            if moved is None or moved.exists() or not source.is_file() or _is_tracked(project.tree, source):
-                continue
-            moved.parent.mkdir(parents=True, exist_ok=True)
-            shutil.copy(source, moved)
+    for source in hook_sources(project):
+        moved = _moved(project, source, tree)
+        if moved is None or moved.exists() or _is_tracked(project.tree, source):
+            continue
+        moved.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(source, moved)
 
 
 def load_ops(project: Project, tree: Path | None = None) -> list[str]:

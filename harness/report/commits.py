@@ -7,6 +7,7 @@ from datetime import datetime
 from pathlib import Path
 
 from opgauge.harness.errors import RefError
+from opgauge.harness.settings import program_environment
 from opgauge.harness.store.projects import Commit
 
 FORMAT = "%H%x1f%P%x1f%cI%x1f%an%x1f%s"
@@ -16,7 +17,7 @@ FORMAT = "%H%x1f%P%x1f%cI%x1f%an%x1f%s"
 def read_commits(tree: Path, limit: int = 5000) -> list[Commit]:
     """The latest commits of all branches. Raises RefError if `tree` is no repository."""
     command = ["git", "-C", str(tree), "log", "--branches", "--remotes", "HEAD", f"--format={FORMAT}", f"-n{limit}"]
-    done = subprocess.run(command, capture_output=True, check=False)
+    done = subprocess.run(command, capture_output=True, check=False, env=program_environment({}))
     if done.returncode:
         msg = f"{tree}: {done.stderr.decode('utf-8', 'replace').strip()[-300:]}"
         raise RefError(msg)

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 
 from rich.console import Console
 
+from opgauge.harness.counting import counted
 from opgauge.harness.measure.footprint import short_name
 from opgauge.harness.report.columns import Column, print_columns
 from opgauge.harness.result.result import KernelUse, Profile, Result
@@ -32,7 +33,7 @@ def show(results: Iterable[Result], console: Console) -> None:
         shown += 1
         print_columns(columns(profile), console, title=_title(result, profile))
     for reason, count in reasons.items():
-        console.print(f"no kernel list for {count} results: {reason}", highlight=False, markup=False)
+        console.print(f"no kernel list for {counted(count, 'result')}: {reason}", highlight=False, markup=False)
     if not shown and not reasons:
         console.print("no results")
 
@@ -72,7 +73,7 @@ def _size(numbers: Sequence[int]) -> str:
 def _title(result: Result, profile: Profile) -> str:
     trial = result.trial
     measurement, gap = result.measurement, result.host_gap_ns
-    parts = [f"{profile.launches} launches in {time_text(profile.time_ns)}"]
+    parts = [f"{counted(profile.launches, 'launch')} in {time_text(profile.time_ns)}"]
     if measurement is not None and gap is not None:
         parts.append(f"cold {time_text(measurement.median_ns)}, gaps {_signed(gap)} of it")
     return f"{trial.case.op} · {trial.case.name} · {trial.implementation}: {'; '.join(parts)}"

@@ -6,6 +6,7 @@ from collections.abc import Iterable
 
 from rich.console import Console
 
+from opgauge.harness.counting import counted
 from opgauge.harness.report.columns import Column, print_columns
 from opgauge.harness.result.result import Result
 
@@ -33,5 +34,6 @@ def show(results: Iterable[Result], console: Console) -> None:
         )
     without = sum(not plans for _, plans in known)
     if without or not known:
-        text = f"no plan for {without} results: only opgauge's CUDA kernels record them" if known else "no results"
+        where = counted(without, "result")
+        text = f"no plan for {where}: only opgauge's CUDA kernels record them" if known else "no results"
         console.print(text, highlight=False, markup=False)

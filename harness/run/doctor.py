@@ -15,6 +15,7 @@ from typing import Any
 
 import psutil
 
+from opgauge.harness.counting import counted
 from opgauge.harness.project.revision import ownership_note
 from opgauge.harness.run.environment import nvml_handle
 from opgauge.ops import Device
@@ -183,7 +184,7 @@ def _others(nvml: Any, handle: Any) -> Iterator[HostFinding]:
     own = {os.getpid(), *(child.pid for child in psutil.Process().children(recursive=True))}
     others = [one.pid for one in nvml.nvmlDeviceGetComputeRunningProcesses(handle) if one.pid not in own]
     yield HostFinding(
-        "GPU processes", f"{len(others)} others", not others, "" if not others else f"stop processes {others[:3]}"
+        "GPU processes", counted(len(others), "other"), not others, "" if not others else f"stop processes {others[:3]}"
     )
     sleep(WATCH_S)
     used = nvml.nvmlDeviceGetUtilizationRates(handle).gpu

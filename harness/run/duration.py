@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from statistics import median
 
+from opgauge.harness.counting import counted
 from opgauge.harness.result.result import Result, Trial
 
 Exact = tuple[str, str, str]
@@ -26,7 +27,7 @@ class ExpectedDuration:
     def __str__(self) -> str:
         if not self.known:
             return f"at least {duration_text(self.seconds)}: no similar trial was measured before"
-        measured = f"{self.known} of {self.trials} trials"
+        measured = f"{self.known} of {counted(self.trials, 'trial')}"
         return f"about {duration_text(self.seconds)}, from earlier results of {measured}"
 
 

@@ -20,7 +20,8 @@ from typing import Any
 
 from opgauge.harness.case.case import Case
 from opgauge.harness.project.active import measured
-from opgauge.harness.project.revision import Revision, read_revision
+from opgauge.harness.project.installed import copy_note, stale_copies
+from opgauge.harness.project.revision import Revision, ownership_note, read_revision
 from opgauge.harness.result.result import Environment
 from opgauge.harness.settings import ROOT, load_actions, load_settings, tuning_file, visible_gpu
 from opgauge.ops import Device
@@ -107,15 +108,19 @@ def measured_tree() -> Path:
 def revision(tree: Path = ROOT) -> Revision:
     """Project and revision of `tree`; the branch is the one in `OPGAUGE_BRANCH`, git's, or CI's.
 
-    The installed package without git is the project `opgauge`.
+    The installed package without git is the project `opgauge`. Code that was imported from an installed copy differs
+    from the commit as a modified file does.
     """
     found = read_revision(tree)
+    project = measured()
+    is_copied = project is not None and project.tree == tree and bool(found.commit and stale_copies(project))
     name = "opgauge" if tree == ROOT and not found.commit else found.project
     settings = load_settings()
     actions = load_actions()
     return replace(
         found,
         project=name,
+        is_dirty=found.is_dirty or is_copied,
         branch=settings.branch or found.branch or (actions.branch if actions else ""),
     )
 
@@ -163,6 +168,11 @@ def _cpu(threads: int | None) -> tuple[dict[str, str], dict[str, str]]:
     used = allowed if threads is None else min(threads, allowed)
     hard = {"model": device_model("cpu") or "unknown", "threads": str(used)}
     return hard, {"cpus": str(os.cpu_count() or ""), "governor": governor}
+
+
+def tree_notes() -> list[str]:
+    """Notes on the measured tree: whether git reads it, and whether its code was imported from elsewhere."""
+    return [note for note in (ownership_note(measured_tree()), copy_note(measured())) if note]
 
 
 def tuning_notes(environment: Environment, devices: Iterable[str]) -> list[str]:

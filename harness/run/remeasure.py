@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
+from opgauge.harness.counting import counted
 from opgauge.harness.result.result import Result, Status, Trial
 from opgauge.harness.result.summary import ALLOWED, NOISE, Row, rows
 
@@ -49,5 +50,5 @@ def rounds(
         again = {trial.key: trial for run in results() for trial in undecided_trials(run)}
         if not again:
             return
-        notify(f"{len(again)} trials again, in another process")
+        notify(f"{counted(len(again), 'trial')} again, in another process")
         yield block, list(again.values())

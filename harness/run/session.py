@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Protocol
 
+from opgauge.harness.counting import counted
 from opgauge.harness.errors import HarnessError
 from opgauge.harness.result.ceilings import Ceilings
 from opgauge.harness.result.result import Profile, Result, Status, Trial
@@ -127,7 +128,8 @@ class Session:
         measured = [result for result in self.store.results(self.run_id) if result.status is Status.OK]
         trials = [result.trial for result in measured if result.profile is None and result.trial.backend != "cpu"]
         if len(trials) < len(measured):
-            self.notify(f"{len(measured) - len(trials)} results get no kernel list: they have one, or ran on the CPU")
+            others = counted(len(measured) - len(trials), "result")
+            self.notify(f"no kernel list for {others}: measured on the CPU, or with a list")
         reasons: dict[str, int] = {}
         with LocalExecutor(timeout_s=timeout_s) as executor, self.open_progress(len(trials)) as progress:
             for trial, profile in zip(trials, executor.profile(progress.follow(trials)), strict=True):
@@ -136,7 +138,7 @@ class Session:
                 if profile.reason:
                     reasons[profile.reason] = reasons.get(profile.reason, 0) + 1
         for reason, count in reasons.items():
-            self.notify(f"no kernel list for {count} results: {reason}")
+            self.notify(f"no kernel list for {counted(count, 'result')}: {reason}")
 
     def _end(self, status: str) -> None:
         with uninterrupted():

@@ -22,7 +22,10 @@ from opgauge.harness.errors import RefError
 from opgauge.harness.project.active import measured
 from opgauge.harness.project.revision import ownership_note
 from opgauge.harness.run.reach import reached_folders
+from opgauge.harness.run.submodules import check_out_submodules, is_readable, recorded_submodules, run_git
 
+BYTECODE = "__pycache__/"
+"""Pattern of folders that running Python makes: none is a change."""
 PREFIX = "opgauge-base-"
 """Start of the names of temporary folders."""
 TUNING = "tuning"
@@ -70,9 +73,9 @@ def find_tree(start: Path) -> Path:
 
 def resolve(tree: Path, ref: str) -> str:
     """The commit that `ref` names in the repository of `tree`; raises RefError."""
-    done = _git(tree, "rev-parse", "--verify", "--quiet", "--end-of-options", f"{ref}^{{commit}}")
+    done = run_git(tree, "rev-parse", "--verify", "--quiet", "--end-of-options", f"{ref}^{{commit}}")
     if done.returncode:
-        inside = _git(tree, "rev-parse", "--is-inside-work-tree")
+        inside = run_git(tree, "rev-parse", "--is-inside-work-tree")
         why = (
             "a shallow clone has only its last commits: fetch more" if not inside.returncode else inside.stderr.strip()
         )
@@ -89,7 +92,7 @@ def checkout(tree: Path, commit: str) -> Iterator[Path]:
         folder = Path(tempfile.mkdtemp(prefix=f"{PREFIX}{os.getpid()}-"))
         try:
             # hooks are meant for people who check out
-            done = _git(
+            done = run_git(
                 tree,
                 "-c",
                 "core.hooksPath=/dev/null",
@@ -100,24 +103,41 @@ def checkout(tree: Path, commit: str) -> Iterator[Path]:
                 str(folder / "tree"),
                 commit,
             )
-            if done.returncode:
+            if not done.returncode:
+                _own_git_folder(folder / "tree")
+            else:
                 done = _clone(tree, commit, folder / "tree")
             if done.returncode:
                 msg = f"{commit[:12]} cannot be checked out: {done.stderr.strip()}"
                 raise RefError(msg)
-            yield folder / "tree" / _git(tree, "rev-parse", "--show-prefix").stdout.strip()
+            top, prefix = (
+                run_git(tree, "rev-parse", name).stdout.strip() for name in ("--show-toplevel", "--show-prefix")
+            )
+            check_out_submodules(Path(top), folder / "tree")
+            yield folder / "tree" / prefix
         finally:
             with _undisturbed():
                 _remove(tree, folder)
 
 
+def _own_git_folder(worktree: Path) -> None:
+    """Make `.git` of a worktree a folder, as in a clone: builds look for one to tell a checkout from an archive."""
+    file = worktree / ".git"
+    folder = Path(file.read_text(encoding="utf-8").removeprefix("gitdir:").strip())
+    common = (folder / (folder / "commondir").read_text(encoding="utf-8").strip()).resolve()
+    file.unlink()
+    shutil.move(folder, file)
+    (file / "commondir").write_text(f"{common}\n", encoding="utf-8")
+    (file / "gitdir").unlink()
+
+
 def _clone(tree: Path, commit: str, folder: Path) -> subprocess.CompletedProcess[str]:
     """Check out `commit` in a clone that shares the repository's objects, if its .git is read-only."""
-    top = _git(tree, "rev-parse", "--show-toplevel").stdout.strip()
-    done = _git(Path(tempfile.gettempdir()), "clone", "--quiet", "--shared", "--no-checkout", top, str(folder))
+    top = run_git(tree, "rev-parse", "--show-toplevel").stdout.strip()
+    done = run_git(Path(tempfile.gettempdir()), "clone", "--quiet", "--shared", "--no-checkout", top, str(folder))
     if done.returncode:
         return done
-    return _git(folder, "-c", "core.hooksPath=/dev/null", "checkout", "--quiet", "--detach", commit)
+    return run_git(folder, "-c", "core.hooksPath=/dev/null", "checkout", "--quiet", "--detach", commit)
 
 
 def changed_folders(tree: Path, commit: str) -> set[str] | None:
@@ -140,10 +160,19 @@ def changed_folders(tree: Path, commit: str) -> set[str] | None:
 
 
 def changed_files(tree: Path, commit: str) -> list[str]:
-    """Files of `tree` that differ from `commit`, relative to `tree`; both names of a renamed file."""
-    listed = _git(tree, "diff", "--name-only", "--no-renames", "--relative", "-z", commit, "--", ".").stdout
-    listed += _git(tree, "ls-files", "--others", "--exclude-standard", "-z").stdout
-    return sorted(set(filter(None, listed.split("\0"))))
+    """Files of `tree` that differ from `commit`, relative to `tree`; both names of a renamed file.
+
+    Files of a submodule are listed in place of its folder. Python's bytecode is not listed.
+    """
+    listed = run_git(tree, "diff", "--name-only", "--no-renames", "--relative", "-z", commit, "--", ".").stdout
+    listed += run_git(tree, "ls-files", "--others", "--exclude-standard", f"--exclude={BYTECODE}", "-z").stdout
+    found = set(filter(None, listed.split("\0")))
+    for _, name in recorded_submodules(tree):
+        before = run_git(tree, "rev-parse", "--verify", "--quiet", f"{commit}:./{name}").stdout.strip()
+        if name in found and before and is_readable(tree / name, before):
+            found.remove(name)
+            found |= {f"{name}/{file}" for file in changed_files(tree / name, before)}
+    return sorted(found)
 
 
 def default_base(tree: Path) -> str:
@@ -153,10 +182,10 @@ def default_base(tree: Path) -> str:
     RefError.
     """
     for name in ("origin/HEAD", "origin/main", "origin/master", "main", "master"):
-        found = _git(tree, "merge-base", "HEAD", name)
+        found = run_git(tree, "merge-base", "HEAD", name)
         if found.returncode == 0:
-            base, head = found.stdout.strip(), _git(tree, "rev-parse", "HEAD").stdout.strip()
-            is_changed = bool(_git(tree, "status", "--porcelain", "--untracked-files=no").stdout)
+            base, head = found.stdout.strip(), run_git(tree, "rev-parse", "HEAD").stdout.strip()
+            is_changed = bool(run_git(tree, "status", "--porcelain", "--untracked-files=no").stdout)
             return base if base != head or is_changed else resolve(tree, "HEAD~1")
     note = ownership_note(tree)
     if note:
@@ -167,25 +196,15 @@ def default_base(tree: Path) -> str:
 
 def reachable(tree: Path, branch: str, limit: int = 5000) -> list[str]:
     """The latest commits of a branch, newest first; empty if git knows no such branch."""
-    done = _git(tree, "rev-list", f"--max-count={limit}", "--end-of-options", branch)
+    done = run_git(tree, "rev-list", f"--max-count={limit}", "--end-of-options", branch)
     return [] if done.returncode else done.stdout.split()
 
 
-def _git(tree: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    # a session of its own: Ctrl-C at the terminal interrupts this process, and must not interrupt git
-    command = ["git", "-C", str(tree), *arguments]
-    try:
-        return subprocess.run(command, capture_output=True, text=True, check=False, start_new_session=True)
-    except FileNotFoundError as error:
-        msg = "git is needed to compare with another commit, and is not installed"
-        raise RefError(msg) from error
-
-
 def _remove(tree: Path, folder: Path) -> None:
-    _git(tree, "worktree", "remove", "--force", "--force", str(folder / "tree"))
-    _git(tree, "worktree", "unlock", str(folder / "tree"))
+    run_git(tree, "worktree", "remove", "--force", "--force", str(folder / "tree"))
+    run_git(tree, "worktree", "unlock", str(folder / "tree"))
     shutil.rmtree(folder, ignore_errors=True)
-    _git(tree, "worktree", "prune")
+    run_git(tree, "worktree", "prune")
 
 
 @contextmanager

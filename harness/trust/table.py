@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from opgauge.harness.counting import counted
 from opgauge.harness.trust.self_test import FROM_US, WITHIN_S
 from opgauge.harness.trust.share import Share
 
@@ -53,7 +54,8 @@ def cases_table(data: Mapping[str, Any]) -> list[str]:
 def footer(data: Mapping[str, Any], machine: str, commit: str) -> str:
     """Amount and place of the self-test, in one line."""
     cases = len(data["cases"])
-    parts = [f"{data['runs']} runs, {data['decisions']} decisions on {cases} cases", machine, commit[:12]]
+    amount = f"{counted(data['runs'], 'run')}, {counted(data['decisions'], 'decision')} on {counted(cases, 'case')}"
+    parts = [amount, machine, commit[:12]]
     spent = ", ".join(f"{name} {found:.3g} s" for name, found in data["spent_s"].items())
     return f"{', '.join(part for part in parts if part)}; {measuring(data)} measured ({spent})"
 

@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 
 from opgauge.harness.case.case import Case
+from opgauge.harness.counting import counted
 from opgauge.harness.judge.estimate import LEAST_PAIRS, LEVEL, Floats, estimate
 from opgauge.harness.measure import Limits
 from opgauge.harness.result.record_json import to_json
@@ -169,7 +170,7 @@ class Tuner:
             count = self._next_count(rounds)
             if rounds >= LEAST_ROUNDS and spent + count * spent / rounds > self._budget_s:
                 break
-            self._tell(f"{name}: round {rounds + 1}, {len(sheet.cases)} cases")
+            self._tell(f"{name}: round {rounds + 1}, {counted(len(sheet.cases), 'case')}")
             self._measure_rounds(sheet, range(rounds, rounds + count))
             rounds += count
         finding = judge(sheet, rounds) if sheet.cases else TuningFinding(parameter, notes=tuple(sheet.notes))
@@ -187,7 +188,7 @@ class Tuner:
         """Add the cases whose kernels read the parameter; the names that binding reads serve later parameters too."""
         unknown = [case for case in cases if case.id not in self._asked]
         if unknown:
-            self._tell(f"{sheet.parameter.name}: binding {len(unknown)} cases")
+            self._tell(f"{sheet.parameter.name}: binding {counted(len(unknown), 'case')}")
             answers = self._bench.bind([to_json(self._trial(case)) for case in unknown])
             self._asked |= {case.id: answer for case, answer in zip(unknown, answers, strict=True)}
         for case in cases:

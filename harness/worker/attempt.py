@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from opgauge.harness.case.case import Case
+from opgauge.harness.counting import counted
 from opgauge.harness.measure import Hooks, Limits, Timed, Timer, UnfinishedError
 from opgauge.harness.result.failure import classify
 from opgauge.harness.result.result import Check, Status
@@ -178,6 +179,26 @@ class Attempt:
             raise WrongError(reason, replace(found, ok=False, reason=reason))
         return found
 
+    def check_first(self, returned: Any, expected: Reference) -> Check:
+        """Check the first call; raises WrongError, which tells a kernel that has to declare `captures_inputs`."""
+        try:
+            return self.check(returned, expected, "in the first call")
+        except WrongError as error:
+            if self.captures_inputs or error.check is None or not self._is_right_if_bound_again(expected):
+                raise
+            reason = (
+                f"{error}; right if prepared on these inputs: declare captures_inputs=True if it has to read them then"
+            )
+            raise WrongError(reason, replace(error.check, reason=reason)) from error
+
+    def _is_right_if_bound_again(self, expected: Reference) -> bool:
+        """Whether the kernel computes the result when it is bound while inputs have their true values."""
+        try:
+            self.check(self.call(self._bind(self.buffers), 0), expected, "bound again")
+        except (WrongError, KernelFailedError):
+            return False
+        return True
+
     def digests(self, returned: Any, *, with_fingerprint: bool = False) -> dict[str, str]:
         """Fields of `Trusted`: the digest of the outputs' bits and, if requested, the fingerprint of the check."""
         found = {"digest": digest(self.outputs(returned))}
@@ -217,7 +238,7 @@ class Attempt:
         """Outputs by name: returned ones if the kernel returns a tuple, else the buffers."""
         specs, inputs = self.case.resolved.outputs, self.buffers.inputs
         if isinstance(returned, tuple) and len(returned) != len(specs):
-            reason = f"returned {len(returned)} outputs instead of {len(specs)}"
+            reason = f"returned {counted(len(returned), 'output')} instead of {len(specs)}"
             raise WrongError(reason)
         given = dict(zip(specs, returned, strict=True)) if isinstance(returned, tuple) else {}
         outputs = {}

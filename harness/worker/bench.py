@@ -268,7 +268,7 @@ class Bench:
                     call = attempt.bind()
                     phases.begin("first call")
                     returned = attempt.call(call, 0)
-                    first = attempt.check(returned, reference, "in the first call")
+                    first = attempt.check_first(returned, reference)
                 phases.plans = tuple(plans or used)
                 self.threads.begin()
                 self.left_used = [one.snapshot() for one in self.left]

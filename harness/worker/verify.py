@@ -283,18 +283,22 @@ def _reason(name: str, output: Array, reference: Array, tally: _Tally) -> str:
     index = ", ".join(str(int(item)) for item in place)
     where = f"{name}[{index}]" if index else name
     got, want = output[place], reference[place]
-    many = f"{tally.wrong} of {reference.size} elements are wrong" if reference.size > 1 else "it is wrong"
+    verb = "is" if tally.wrong == 1 else "are"
+    many = f"{tally.wrong} of {reference.size} elements {verb} wrong" if reference.size > 1 else "it is wrong"
     excess = f", {tally.first_excess:.3g} times the allowed error" if np.isfinite(tally.first_excess) else ""
-    return f"{where} is {_number(got)}, expected {_number(want)}{excess}; {many}"
+    shown, wanted = _number(got), _number(want)
+    if shown == wanted:
+        shown, wanted = _number(got, digits=17), _number(want, digits=17)
+    return f"{where} is {shown}, expected {wanted}{excess}; {many}"
 
 
-def _number(value: Any) -> str:
+def _number(value: Any, digits: int = 9) -> str:
     kind = np.asarray(value).dtype.kind
     if kind == "b":
         return str(bool(value))
     if kind in "iu":
         return str(int(value))
-    return f"{complex(value):.9g}" if kind == "c" else f"{float(value):.9g}"
+    return f"{complex(value):.{digits}g}" if kind == "c" else f"{float(value):.{digits}g}"
 
 
 _TINIEST = {

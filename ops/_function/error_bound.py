@@ -11,8 +11,9 @@ mean square of the effect along its row, the last axis of the output.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from math import prod, sqrt
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from math import inf, prod, sqrt
+from numbers import Real
 from typing import Any
 
 import numpy as np
@@ -53,16 +54,27 @@ def perturbation_bound(
     return found
 
 
-def stated_bound(tolerance: Tolerance, outputs: Mapping[str, Array], dtype: str, op: str) -> dict[str, Array | float]:
+def check_tolerance(tolerance: Tolerance, dtypes: Iterable[str], op: str) -> None:
+    """Raise DefinitionError for what is no error, and where a mapping lacks one of an op's dtypes."""
+    by_dtype = tolerance if isinstance(tolerance, Mapping) else dict.fromkeys(dtypes, tolerance)
+    missing = [name for name in dtypes if name not in by_dtype]
+    if missing:
+        msg = f"op {op}: tolerance= has no entry for {', '.join(missing)}, only for {', '.join(by_dtype)}"
+        raise DefinitionError(msg)
+    for one in by_dtype.values():
+        numbers = one if isinstance(one, tuple) and len(one) == 2 else (one,)
+        if not all(isinstance(number, Real) and 0 <= number < inf for number in numbers):
+            msg = f"op {op}: tolerance= takes a relative error, (relative, absolute), or either by dtype, not {one!r}"
+            raise DefinitionError(msg)
+
+
+def stated_bound(tolerance: Tolerance, outputs: Mapping[str, Array], dtype: str) -> dict[str, Array | float]:
     """Allowed absolute error per output by a stated tolerance.
 
     tolerance: relative, with a tenth of the output's root mean square as its least size; or (relative, absolute); or
-    either of them by dtype. Raises DefinitionError where the mapping lacks the dtype.
+    either of them by dtype.
     """
     if isinstance(tolerance, Mapping):
-        if dtype not in tolerance:
-            msg = f"op {op}: tolerance= has no entry for {dtype}, only for {', '.join(tolerance)}"
-            raise DefinitionError(msg)
         tolerance = tolerance[dtype]
     found: dict[str, Array | float] = {}
     for name, value in outputs.items():

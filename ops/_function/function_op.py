@@ -14,7 +14,7 @@ from opgauge.ops._core.errors import DefinitionError, ShapeError
 from opgauge.ops._core.kernel import Kernel, KernelKey, param_values
 from opgauge.ops._core.op import Array, Input, Op, Params, Shape, Shapes, TensorSpec, Work, tensor_bytes
 from opgauge.ops._core.registry import register, register_kernel
-from opgauge.ops._function.error_bound import Tolerance, perturbation_bound, stated_bound
+from opgauge.ops._function.error_bound import Tolerance, check_tolerance, perturbation_bound, stated_bound
 from opgauge.ops._function.implementation import Implementation
 from opgauge.ops._function.signature import Signature, read_signature
 from opgauge.ops._function.trace import trace
@@ -109,7 +109,8 @@ class FunctionOp:
         CuPy's on CUDA: `numpy`, `cupy`, `torch`, `jax` or `numba` (CUDA arrays of Numba). dtypes: those it computes; by
         default the op's. inplace: the input that it overwrites with the output, or input by output; the time then
         includes copying that input. prepare: the function does not compute but returns a callable without arguments
-        that does, so that compiling and choosing are not timed. variant: measured for comparison and gated only
+        that does, so that compiling and choosing are not timed; inputs have other values meanwhile, unless
+        `captures_inputs` says that it reads them. variant: measured for comparison and gated only
         where it is named. The rest is as in `opgauge.ops.kernel`. Raises DefinitionError.
         """
         devices = (device,) if isinstance(device, str) else tuple(device)
@@ -222,7 +223,7 @@ class FunctionOp:
         self, arrays: Mapping[str, Array], outputs: Mapping[str, Array], params: Params, dtype: str
     ) -> dict[str, Array | float]:
         if self._settings.tolerance is not None:
-            return stated_bound(self._settings.tolerance, outputs, dtype, self.name)
+            return stated_bound(self._settings.tolerance, outputs, dtype)
         return perturbation_bound(lambda changed: self._evaluate(changed, params), arrays, outputs, dtype)
 
 
@@ -232,7 +233,7 @@ def op(reference: Function) -> FunctionOp: ...
 def op(
     *,
     name: str | None = None,
-    dtypes: Iterable[str] = FLOATS,
+    dtypes: Iterable[str] | None = None,
     inputs: Mapping[str, Input] | None = None,
     outputs: Iterable[str] | Mapping[str, str] = (),
     shapes: Rule | None = None,
@@ -245,7 +246,7 @@ def op(
     reference: Function | None = None,
     *,
     name: str | None = None,
-    dtypes: Iterable[str] = FLOATS,
+    dtypes: Iterable[str] | None = None,
     inputs: Mapping[str, Input] | None = None,
     outputs: Iterable[str] | Mapping[str, str] = (),
     shapes: Rule | None = None,
@@ -260,27 +261,31 @@ def op(
     names; default None: optional). Keyword-only arguments are parameters, each with a default. The reference returns
     the output; several as a tuple or mapping.
 
-    name: of the op; by default the function's. dtypes: that cases may have. inputs: `opgauge.Input` by name, where
-    values should not be normally distributed. outputs: names of several outputs, or dtype by name ("" for the case's);
-    by default `out`, or the fields of the NamedTuple that the reference is annotated to return. shapes: function of
-    the input shapes (positional) and parameters that returns the output shapes; it is used where `outputs` gives
-    dtypes too, and otherwise shapes are found by calling the reference. tolerance: relative error, (relative,
-    absolute), or either by dtype; by default the bound follows from the reference under perturbed inputs (see
-    `error_bound`). flops: a number, or a function of the inputs' `TensorSpec` and the parameters; bytes: likewise, by
-    default those of all inputs and outputs. source: where the formula comes from. Raises DefinitionError.
+    name: of the op; by default the function's. dtypes: that cases may have; by default those of `tolerance` if it is
+    by dtype, else `float16`, `bfloat16`, `float32` and `float64`. inputs: `opgauge.Input` by name, where values should
+    not be normally distributed. outputs: names of several outputs, or dtype by name ("" for the case's); by default
+    `out`, or the fields of the NamedTuple that the reference is annotated to return. shapes: function of the input
+    shapes (positional) and parameters that returns the output shapes; it is used where `outputs` gives dtypes too, and
+    otherwise shapes are found by calling the reference. tolerance: relative error, (relative, absolute), or either by
+    dtype; by default the bound follows from the reference under perturbed inputs (see `error_bound`). flops: a number,
+    or a function of the inputs' `TensorSpec` and the parameters; bytes: likewise, by default those of all inputs and
+    outputs. source: where the formula comes from. Raises DefinitionError.
     """
 
     def decorate(function: Function) -> FunctionOp:
         called = name or function.__name__
         listed = outputs if isinstance(outputs, Mapping) else dict.fromkeys(outputs, "")
+        default = tuple(tolerance) if isinstance(tolerance, Mapping) else FLOATS
         settings = FunctionSettings(
-            dtypes=tuple(dtype_info(one).name for one in dtypes),
+            dtypes=tuple(dtype_info(one).name for one in (default if dtypes is None else dtypes)),
             outputs=listed,
             tolerance=tolerance,
             shapes=shapes,
             flops=flops,
             nbytes=bytes,
         )
+        if tolerance is not None:
+            check_tolerance(tolerance, settings.dtypes, called)
         summary = (inspect.getdoc(function) or "").partition("\n")[0]
         return FunctionOp(function, called, read_signature(function, called, inputs or {}), settings, (summary, source))
 

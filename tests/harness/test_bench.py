@@ -6,12 +6,14 @@ from typing import Any
 
 import pytest
 
+import opgauge
 from opgauge.harness.case.case import Case
 from opgauge.harness.measure import Limits, timer_for
 from opgauge.harness.result.result import Result, Status, Trial
 from opgauge.harness.worker import bench as bench_module
 from opgauge.harness.worker.bench import Bench
 from opgauge.ops import find_op
+from opgauge.ops._core import registry
 
 QUICK = Limits(budget_s=0.01, min_samples=1, max_samples=1, warmup_s=0.0)
 
@@ -93,3 +95,22 @@ def test_a_device_that_is_not_there_is_unsupported() -> None:
     ((result,), _) = run(a_trial(device="cuda:99"))
     assert result.status is Status.UNSUPPORTED
     assert "no device cuda:99 here" in result.reason
+
+
+@pytest.mark.parametrize(("declared", "status"), [(False, Status.WRONG), (True, Status.OK)])
+def test_a_kernel_that_reads_inputs_early_is_told_to_declare_it(
+    monkeypatch: pytest.MonkeyPatch, declared: bool, status: Status
+) -> None:
+    """Inputs have other values while a kernel is prepared; the reason says what would make it right."""
+    for name in ("_OPS", "_KERNELS"):
+        monkeypatch.setattr(registry, name, dict(getattr(registry, name)))
+
+    def prepared(x: Any) -> Any:
+        found = x.sum(-1)
+        return lambda: found
+
+    made = opgauge.op(name="early")(lambda x: x.sum(-1))
+    made.implementation("prepared", device="cpu", prepare=True, captures_inputs=declared)(prepared)
+    case = Case("early", "small", {"x": (5, 7)}, "float32", find_op("early").params())
+    (result,), _ = run(Trial(case, "prepared", "cpu", "cpu"))
+    assert (result.status, "declare captures_inputs=True" in result.reason) == (status, not declared)

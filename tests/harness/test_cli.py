@@ -93,7 +93,7 @@ def test_a_run_goes_on_under_the_same_conditions_only(measured: Path) -> None:
 def test_what_is_compiled_ahead_is_counted(tmp_path: Path) -> None:
     """`--ahead` says how many trials were right before the first is timed; they are measured as ever."""
     done = opgauge(*SMOKE, "-i", "baseline", "--ahead", "1", db=tmp_path / "x.db")
-    assert "1 of 1 trials compiled and valid" in done.stderr
+    assert "1 of 1 trial compiled and valid" in done.stderr
     assert re.search(r"worker time: \d+ % \w", done.stderr)
     (found,) = json.loads(opgauge("show", "--json", db=tmp_path / "x.db").stdout)
     assert found["status"] == "ok"

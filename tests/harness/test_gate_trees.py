@@ -78,7 +78,7 @@ def test_every_verdict_is_found(tree: TinyTree, tmp_path: Path) -> None:
     assert (reasons["spoilt"], reasons["stuck"]) == ("wrong result", "it timed out")
     suites = ET.parse(tree.path / "gate.xml").getroot()  # noqa: S314  our own
     assert sum(int(suite.get("tests", "0")) for suite in suites) == 8
-    assert tree.worktrees() == []
+    assert tree.checkouts() == []
 
 
 @pytest.mark.parametrize(
@@ -129,7 +129,7 @@ def test_a_tree_that_cannot_be_asked_is_reported(tree: TinyTree) -> None:
     finally:
         tree.git("checkout", "--quiet", "--force", "main")
         tree.git("reset", "--quiet", "--hard", before)
-    assert tree.worktrees() == []
+    assert tree.checkouts() == []
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
@@ -138,31 +138,30 @@ def test_nothing_is_left_when_it_is_ended(tree: TinyTree, number: signal.Signals
     chosen = ("--op", "stuck", "--device", "cpu", "--timeout", "50")
     with tree.start("gate", "--base", "HEAD~1", *chosen) as process:
         end = time.monotonic() + 30
-        while not tree.worktrees() and time.monotonic() < end:
+        while not tree.checkouts() and time.monotonic() < end:
             time.sleep(0.05)
-        assert tree.worktrees()
+        assert tree.checkouts()
         time.sleep(1.0)
         process.send_signal(number)
         process.communicate(timeout=20)
     assert process.returncode in {130, 143}
-    assert tree.worktrees() == []
+    assert tree.checkouts() == []
     assert not list(Path(f"/proc/{process.pid}/task").glob("*"))
 
 
 def test_what_a_kill_left_is_swept_up(tree: TinyTree) -> None:
     """After SIGKILL a worktree and a folder of inputs remain; the next gate removes them."""
     with tree.start("gate", "--base", "HEAD~1", "--op", "stuck", "--device", "cpu") as process:
-        while not tree.worktrees() or not list(Path(gettempdir()).glob(f"opgauge-gate-{process.pid}-*")):
+        while not tree.checkouts() or not list(Path(gettempdir()).glob(f"opgauge-gate-{process.pid}-*")):
             time.sleep(0.05)
         time.sleep(0.5)
         process.kill()
         process.communicate(timeout=20)
-    (left,) = tree.worktrees()
-    folder = Path(left.removeprefix("worktree "))
+    (folder,) = tree.checkouts()
     kept = list(folder.parent.parent.glob(f"opgauge-gate-{process.pid}-*"))
     assert kept
     tree.opgauge("gate", "--base", "HEAD~1", "--op", "nonsense", *QUICK, code=2)
-    assert tree.worktrees() == []
+    assert tree.checkouts() == []
     assert not any(one.exists() for one in (folder.parent, *kept))
 
 
@@ -197,7 +196,7 @@ def test_a_case_is_compared_whatever_it_was_called(tree: TinyTree) -> None:
 
 
 def test_a_dry_run_lists_cases_and_measures_nothing(tree: TinyTree) -> None:
-    """It ends with 0, lists each comparison once with its sides, and the budget limits the expected time."""
+    """It ends with 0, lists each comparison once with its sides, and what is removed; the budget limits the time."""
     text = tree.opgauge("gate", "--base", "HEAD~1", "--all", "--dry-run", "--json", code=0)
     found = json.loads(text)
     sides = {one["op"]: one["sides"] for one in found["cases"]}
@@ -205,11 +204,15 @@ def test_a_dry_run_lists_cases_and_measures_nothing(tree: TinyTree) -> None:
         **{op: ["base", "head"] for op in ("steady", "slowed", "spoilt", "stuck", "mended", "untouched")},
         "added": ["head"],
     }
+    assert found["removed"] == ["dropped/small optimized on cpu"]
     assert 0 < found["expected_s"] < found["most_s"]
+    gone = tree.opgauge("gate", "--base", "HEAD~1", "--dry-run", "--op", "dropped").splitlines()
+    assert gone[0] == "dropped/small optimized on cpu: removed"
+    assert gone[-1].startswith("0 comparisons of 0 cases, 1 removed: about ")
     lines = tree.opgauge("gate", "--base", "HEAD~1", "--dry-run", "--op", "stuck", "--budget", "5").splitlines()
     assert lines[0] == "stuck/small optimized on cpu"
-    assert lines[-1].startswith("1 comparisons of 1 cases: about ")
-    assert tree.worktrees() == []
+    assert lines[-1].startswith("1 comparison of 1 case: about ")
+    assert tree.checkouts() == []
 
 
 def test_only_what_changed_is_compared(tree: TinyTree) -> None:

@@ -57,6 +57,37 @@ def test_an_installed_copy_is_not_the_base(tree: Path, tmp_path: Path, recorded:
     assert load(tree, tmp_path / "base", path=site) == (0, "first\n")
 
 
+@pytest.mark.parametrize(
+    ("text", "suffix", "key", "noted"),
+    [
+        ("value = 'older'\n", ".py", "", True),
+        ("value = 'first'\n", ".py", "", False),
+        ("value = 'older'\n", ".py", 'path = ["packages/fast sum"]\n', False),
+        ("", EXTENSION_SUFFIXES[0], "", True),
+        ("", EXTENSION_SUFFIXES[0], 'build = "true"\n', False),
+    ],
+)
+def test_a_run_of_an_older_installed_copy_says_so(
+    tree: Path, tmp_path: Path, text: str, suffix: str, key: str, noted: bool
+) -> None:
+    """Its code is not the commit's, as a modified file's is not; one that a build installs, or the same code, is."""
+    site, file = tmp_path / "site-packages", f"fastsum/{'__init__' if suffix == '.py' else '_core'}{suffix}"
+    write(site / "fastsum/__init__.py", text or "value = 'first'\n")
+    write(site / "fast_sum-1.0.dist-info/RECORD", f"{file},,\n")
+    write(tree / "opgauge.toml", f'ops = ["hook.py"]\n{key}')
+    git(tree, "commit", "-qam", "configured", "--allow-empty")
+    module = f"found = ModuleType('f._core'); found.__file__ = {str(site / file)!r}; sys.modules['f._core'] = found"
+    program = (
+        f"{PROGRAM}; from types import ModuleType; {module if suffix != '.py' else ''}\n"
+        "from opgauge.harness.run.environment import revision, tree_notes\n"
+        "print(revision(active.measured().tree).is_dirty, *tree_notes())"
+    )
+    code, said = load(tree, path=site, program=program)
+    note = said.splitlines()[-1]
+    assert (code, note.partition(" ")[0]) == (0, str(noted)), said
+    assert ("which differs from this tree: uninstall it" in note) is noted
+
+
 def test_another_project_may_be_installed(tree: Path, tmp_path: Path) -> None:
     """A dependency from an index is no copy of the project."""
     site = tmp_path / "site-packages"

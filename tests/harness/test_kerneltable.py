@@ -54,7 +54,7 @@ def test_what_has_no_list_is_counted_with_its_reason() -> None:
     """Results without a list are not passed over in silence."""
     text = shown(a_result(None), a_result(None), a_result(Profile(reason="[b]no rights")))
     assert "no kernel list for 2 results: not requested: measure with --profile" in text
-    assert "no kernel list for 1 results: [b]no rights" in text
+    assert "no kernel list for 1 result: [b]no rights" in text
 
 
 def test_plans_are_printed_with_their_reasons() -> None:
@@ -65,7 +65,7 @@ def test_plans_are_printed_with_their_reasons() -> None:
     plans.show([with_plan, a_result(None)], Console(file=out, width=140))
     lines = [line.strip() for line in out.getvalue().splitlines() if "p_norm" in line]
     assert [line.split("optimized")[1].strip() for line in lines] == [plan, "[b]second"]
-    assert "no plan for 1 results" in out.getvalue()
+    assert "no plan for 1 result" in out.getvalue()
 
 
 def test_a_run_stores_what_a_kernel_announces() -> None:
@@ -99,7 +99,7 @@ def test_a_profiled_run_on_the_cpu_says_that_there_is_no_list(tmp_path: Path) ->
     chosen = ("--name", "vector-small", "--dtype", "float32", "-i", "optimized", "--device", "cpu", "--budget", "0.02")
     done = opgauge("run", "cases/dot.yaml", *chosen, "--profile")
     assert done.returncode == 0, done.stderr
-    assert "1 results get no kernel list" in done.stderr
+    assert "no kernel list for 1 result:" in done.stderr
     assert "not requested" in opgauge("show", "--kernels").stdout
     exported = json.loads(opgauge("export", "--samples").stdout)
     assert exported["results"][0]["ruler"]["copy_ns"] > 0

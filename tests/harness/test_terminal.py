@@ -175,7 +175,7 @@ def test_runs_are_listed_and_deleted(stored: Path) -> None:
     assert newest["id"][:8] in opgauge("runs", "list", "--last", "1h", db=stored).stdout
     assert opgauge("runs", "list", "--since", "2999-01-01", "--json", db=stored).stdout == "[]\n"
     done = opgauge("runs", "rm", newest["id"][:8], "--yes", db=stored)
-    assert "1 runs deleted" in done.stdout
+    assert "1 run deleted" in done.stdout
     with Store.open(f"sqlite:///{stored}") as store:
         (left,) = store.runs()
         assert (left.id, len(store.results(left.id, samples=True))) == (oldest["id"], 4)

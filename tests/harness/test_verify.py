@@ -109,6 +109,13 @@ def test_bounds_are_absolute_and_per_element() -> None:
     assert not check({"y": right}, expected(want, bound=bound / 10)).ok
 
 
+def test_a_reason_shows_digits_that_differ() -> None:
+    """Nine digits, and all seventeen where those are the same."""
+    for got, shown in ((1.1, "y[0] is 1.1, expected 1,"), (1 + 2e-16, "y[0] is 1.0000000000000002, expected 1,")):
+        found = check({"y": np.array([got])}, expected([1.0], "float64"))
+        assert found.reason.startswith(shown)
+
+
 def test_a_bound_that_is_not_a_number_fails() -> None:
     """NaN as a bound never lets anything pass by accident."""
     assert not verdict(2.0, 1.0, bound=nan)
@@ -150,7 +157,7 @@ def test_complex_parts_are_judged_apart() -> None:
 def test_the_reason_names_output_index_got_and_expected() -> None:
     """The first wrong element is named, and how many there are."""
     found = check({"y": np.array([[1, 2], [3, 5]], np.float32)}, expected([[1, 2], [3, 4]], bound=0.1))
-    assert found.reason == "y[1, 1] is 5, expected 4, 10 times the allowed error; 1 of 4 elements are wrong"
+    assert found.reason == "y[1, 1] is 5, expected 4, 10 times the allowed error; 1 of 4 elements is wrong"
     assert found.worst == pytest.approx(10, rel=1e-3)
     assert found.max_abs_error == 1
     assert found.max_rel_error == 0.25

@@ -284,12 +284,24 @@ def test_chance_leaves_no_element_without_a_bound() -> None:
 
 
 def test_a_stated_tolerance_goes_before() -> None:
-    """Relative with a least size, relative and absolute, or by dtype; a dtype that it lacks is an error."""
+    """Relative with a least size, relative and absolute, or by dtype: the op has those then."""
     arrays = {"x": np.array([1.0, 100.0]), "weight": np.ones(2)}
     for tolerance, want in ((0.1, [0.1 * 0.1 * np.sqrt(5000.5), 10.0]), ((0.1, 1.0), [1.1, 11.0])):
         found = opgauge.op(name=f"with_{len(str(tolerance))}", tolerance=tolerance)(lambda x, weight: x * weight).op
         bound = found.bound(arrays, {"out": arrays["x"]}, found.params(), "float32")
         np.testing.assert_allclose(np.asarray(bound["out"]), [max(want[0], 0.1 if tolerance == 0.1 else 0), want[1]])
     partial = opgauge.op(name="partial", tolerance={"float16": 0.1})(lambda x, weight: x * weight).op
-    with pytest.raises(DefinitionError, match="has no entry for float32"):
-        partial.bound(arrays, {"out": arrays["x"]}, partial.params(), "float32")
+    assert partial.dtypes == ("float16",)
+    allowed = partial.bound(arrays, {"out": arrays["weight"]}, partial.params(), "float16")
+    np.testing.assert_array_equal(np.asarray(allowed["out"]), [0.1, 0.1])
+
+
+@pytest.mark.parametrize(
+    "tolerance", [{"float16": 0.1}, {"float16": 0.1, "float32": "0.1"}, -0.1, (0.1, np.nan), [1, 2]]
+)
+def test_a_tolerance_that_cannot_be_used_is_found_at_once(tolerance: Any) -> None:
+    """A dtype that it lacks, or what is no error bound, is an error of the definition and not of a run."""
+    with pytest.raises(
+        DefinitionError, match=r"tolerance= (has no entry for float32, only for float16|takes a relative)"
+    ):
+        opgauge.op(name="other", tolerance=tolerance, dtypes=("float16", "float32"))(lambda x: x)

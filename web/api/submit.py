@@ -17,6 +17,7 @@ from fastapi import APIRouter, Depends, HTTPException, Path, Request, Response
 from sqlalchemy import Engine
 from sqlalchemy.exc import OperationalError
 
+from opgauge.harness.counting import counted
 from opgauge.harness.errors import HarnessError
 from opgauge.harness.result.submission import FORMAT, STATUSES, Submission, join, parse, read_run_id, read_submission
 from opgauge.harness.scope import Scope
@@ -158,7 +159,7 @@ def _store(request: Request, token: Token, run: Submission) -> Response:
     check_project(token, run.environment.soft.get("project", ""))
     outcome = bulk.add_run(engine, run, token.name, may_continue=token.scope is Scope.ADMIN)
     if outcome is not Entered.SAME:
-        audit(request, token.name, "submit", f"run {run.id}", f"{len(run.results)} results, {outcome}")
+        audit(request, token.name, "submit", f"run {run.id}", f"{counted(len(run.results), 'result')}, {outcome}")
     created = outcome is not Entered.SAME
     return _submitted(run.id, len(run.results) if created else 0, created=created)
 
