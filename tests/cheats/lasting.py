@@ -174,7 +174,7 @@ def refuse_large_pages(_: Arrays, __: Arrays) -> None:
 
 
 def coarsen_timers(_: Arrays, __: Arrays) -> None:
-    ctypes.CDLL(None).prctl(PR_SET_TIMERSLACK, 1_000_000_000, 0, 0, 0)
+    ctypes.CDLL(None).prctl(PR_SET_TIMERSLACK, 20_000_000, 0, 0, 0)
 
 
 def set_native_handler(_: Arrays, __: Arrays) -> None:
