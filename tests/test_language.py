@@ -46,9 +46,6 @@ OPERATORS = {path.name for path in (ROOT / "ops").iterdir()} | {"nvbench", "plot
 GENERIC = {"__init__", "__main__", "app", "jit", "cpu", "cuda", "torch", "baseline", "op", "base", "env"}
 """Module names that a framework or the layout of an op's folder sets."""
 
-LIST = ROOT / "tests" / "language_pending.txt"
-"""Files that still break a rule, a line each: rule and path. `python -m tests.test_language` takes off what is done."""
-
 
 @cache
 def python_files() -> tuple[Path, ...]:
@@ -194,28 +191,11 @@ RULES = {
 }
 
 
-@cache
-def pending() -> frozenset[tuple[str, str]]:
-    """Rule and path of the files that still break a rule."""
-    lines = LIST.read_text(encoding="utf-8").splitlines()
-    return frozenset((line.split()[0], line.split()[1]) for line in lines)
-
-
-def breaking() -> set[tuple[str, str]]:
-    """Rule and path of the files that break a rule now."""
-    return {(rule, relative(path)) for rule, (breaks, files) in RULES.items() for path in files if breaks(path)}
-
-
 @pytest.mark.parametrize("rule", RULES)
 def test_sources_keep_to_the_rule(rule: str) -> None:
-    """Every file that is not on the list keeps to it."""
+    """No file breaks it."""
     breaks, files = RULES[rule]
-    assert not [text for path in files if (rule, relative(path)) not in pending() for text in breaks(path)]
-
-
-def test_the_list_names_files_that_exist() -> None:
-    """A file that was renamed or deleted is taken off the list."""
-    assert not sorted(path for _, path in pending() if not (ROOT / path).exists())
+    assert not [text for path in files for text in breaks(path)]
 
 
 @pytest.mark.parametrize(
@@ -237,13 +217,3 @@ def test_a_planted_fault_is_found(rule: str, source: str, tmp_path: Path, monkey
     path = tmp_path / "example.py"
     path.write_text(source, encoding="utf-8")
     assert RULES[rule][0](path)
-
-
-def main() -> None:
-    """Take off the list what no longer breaks its rule; nothing is ever added."""
-    left = sorted(pending() & breaking())
-    LIST.write_text("".join(f"{rule} {path}\n" for rule, path in left), encoding="utf-8")
-
-
-if __name__ == "__main__":
-    main()
