@@ -7,7 +7,7 @@ from pathlib import Path
 from opgauge.harness.gate import report
 from opgauge.harness.gate.run import GateRun
 from opgauge.harness.judge.verdict import Comparison
-from opgauge.harness.project.revision import git
+from opgauge.harness.project.revision import repository_top
 
 MOST = 10
 """Annotations of a kind that GitHub displays for a step."""
@@ -15,18 +15,18 @@ MOST = 10
 
 def annotate(run: GateRun) -> list[str]:
     """A line for each of the first failures, and one for waivers that need attention."""
-    lines = [_failure(run, one) for one in run.outcome.failures[:MOST]]
+    top = repository_top(run.head.path)
+    lines = [_failure(run, one, top) for one in run.outcome.failures[:MOST]]
     lines += [_command("error", "opgauge: demand", str(one)) for one in run.outcome.breaches[:MOST]]
     stale = [str(one) for one in run.outcome.waivers if str(one.state) not in {"used", "its cases were not compared"}]
     return lines + [_command("warning", "opgauge: waiver", text) for text in stale[:MOST]]
 
 
-def _failure(run: GateRun, found: Comparison) -> str:
+def _failure(run: GateRun, found: Comparison, top: Path) -> str:
     record = run.records.get(found.subject)
     place = {}
     if record is not None:
         file = Path(str(record.job.trial["case"].get("file", "")))
-        top = Path(git(run.head.path, "rev-parse", "--show-toplevel") or run.head.path)
         if file.is_absolute() and file.is_relative_to(top):
             place = {"file": file.relative_to(top).as_posix(), "line": str(record.job.trial["case"]["line"])}
     change = f" {report.percent(found.ratio)} ({report.interval(found)})" if found.interval else ""

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from opgauge.harness.project.active import measured
 from opgauge.harness.project.hook import untracked_files
-from opgauge.harness.project.revision import git
+from opgauge.harness.project.revision import repository_top
 from opgauge.harness.run.submodules import recorded_submodules
 
 BESIDE = "opgauge-bisect"
@@ -24,7 +24,7 @@ def bisection(tree: Path, base: str, head: str, command: Sequence[str]) -> str:
     that is installed from this tree would change with every step, therefore the worktree.
     """
     project = measured()
-    top = Path(git(tree, "rev-parse", "--show-toplevel") or tree)
+    top = repository_top(tree)
     root = tree if project is None else project.root
     if not root.is_relative_to(top):
         return ""  # the configuration names one checkout

@@ -11,7 +11,7 @@ from opgauge.harness.gate.record import BASE, HEAD, SIDES
 from opgauge.harness.project.active import measured
 from opgauge.harness.project.changes import touched_ops
 from opgauge.harness.project.hook import untracked_hook
-from opgauge.harness.project.revision import git
+from opgauge.harness.project.revision import repository_top
 from opgauge.harness.run.tree import Tree, changed_files, changed_folders
 from opgauge.harness.worker import protocol
 from opgauge.ops import Device
@@ -37,7 +37,7 @@ def touched_folders(
             sources.setdefault(op, set()).update(
                 found.relative_to(root).as_posix() for root in roots if found.is_relative_to(root)
             )
-    same = [*untracked_hook(project, Path(git(head, "rev-parse", "--show-toplevel") or head)), *reports]
+    same = [*untracked_hook(project, repository_top(head)), *reports]
     changed = [name for name in changed_files(head, commit) if not any(_is_inside(head / name, path) for path in same)]
     return touched_ops(project, changed, sources)
 

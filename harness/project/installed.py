@@ -16,7 +16,7 @@ from urllib.parse import unquote, urlsplit
 from opgauge.harness.counting import counted
 from opgauge.harness.errors import TreeError
 from opgauge.harness.project.configuration import Project
-from opgauge.harness.project.revision import git
+from opgauge.harness.project.revision import git, repository_top
 
 REMEDY = "uninstall it and name the package's folder in `path`, or let `build` install into a folder that `path` names"
 """End of the message about a module from elsewhere."""
@@ -52,9 +52,11 @@ def stale_copies(project: Project) -> dict[str, Path]:
     A compiled module has no equal in the tree; it may be out of date unless the project is built, or `path` names its
     folder.
     """
-    top = _top(project.tree)
-    listed = git(top, "ls-files", "--cached", "--others", "--exclude-standard", "-z").split("\0")
     installed = _installed_files(project.tree)
+    if not installed:
+        return {}
+    top = repository_top(project.tree)
+    listed = git(top, "ls-files", "--cached", "--others", "--exclude-standard", "-z").split("\0")
     found = {}
     for name, file in _imported_files():
         inner = installed.get(file)
@@ -87,17 +89,12 @@ def _imported_files() -> Iterator[tuple[str, Path]]:
             yield name, Path(file)
 
 
-def _top(tree: Path) -> Path:
-    """The folder of the repository of `tree`; `tree` without one."""
-    return Path(git(tree, "rev-parse", "--show-toplevel") or tree)
-
-
 def _installed_files(tree: Path) -> dict[Path, str]:
     """Files of the installed distributions that are copies of this repository's, except loaders of editable ones.
 
     Each with its path inside the distribution.
     """
-    top = _top(tree)
+    top = repository_top(tree)
     names = _declared_names(top)
     own = [one for one in distributions() if _normal(_name(one)) in names or _is_from(one, top)]
     return {

@@ -61,6 +61,11 @@ class Revision:
         }
 
 
+def repository_top(tree: Path) -> Path:
+    """The folder of the repository that `tree` is in; `tree` without one."""
+    return Path(git(tree, "rev-parse", "--show-toplevel") or tree)
+
+
 def read_revision(tree: Path, *, except_file: Path | None = None) -> Revision:
     """The revision of `tree`, with the project's name; never raises.
 
