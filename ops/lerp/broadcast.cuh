@@ -49,36 +49,22 @@ __device__ __forceinline__ Vector<T, V> blended(
   return result;
 }
 
-// lerp_broadcast: a thread computes E vectors of V elements, a block apart, for operands that broadcast in any pattern.
-// Layout   out flat; x, y and a weight TENSOR by Strides over its axes, at most A
-// Grid     size / V / E / flat_threads<V * E>()      Block  flat_threads<V * E>()
-// Needs    rows of the innermost axis are whole, aligned vectors in out and all operands that are not repeated along it;
-//          fewer than 2^31 elements
-// Writes   out[size]
-// Why      no vector lies in two rows: one index computation serves V elements, without branches, so that all loads are in
-//          flight. The arguments of two axes are within 64 bytes: other lines arrive later
-template <typename T, int V, int E, int A, bool TENSOR>
-__global__ void __launch_bounds__(flat_threads<V * E>()) lerp_broadcast(
-    const T* __restrict__ x, const T* __restrict__ y, T* __restrict__ out, typename Given<T, TENSOR>::type weight,
-    unsigned int size, Strides<A, 2 + TENSOR, unsigned int> strides, Axes<A> axes) {
-  constexpr unsigned int STEP = flat_threads<V * E>() * V;
-  const unsigned int start = blockIdx.x * (STEP * E) + threadIdx.x * V;
-  Along<T, V> of_x[E], of_y[E], of_weight[E];
-#pragma unroll
-  for (int i = 0; i < E; ++i) {
-    const auto offsets = strided_offsets(min(start + i * STEP, size - V), axes, strides);
-    of_x[i].fetch_from(x + offsets.at[0], strides.at[0][0]);
-    of_y[i].fetch_from(y + offsets.at[1], strides.at[0][1]);
-    if constexpr (TENSOR) of_weight[i].fetch_from(weight + offsets.at[2], strides.at[0][2]);
+// Offsets in operands of E vectors of V elements per thread, a block apart.
+template <int V, int E>
+struct BlockWalk {
+  static constexpr unsigned int STEP = flat_threads<V * E>() * V;
+  unsigned int start = blockIdx.x * (STEP * E) + threadIdx.x * V;
+
+  // Flat offset of vector i, which may be beyond the last one.
+  __device__ __forceinline__ unsigned int at(int i) const { return start + i * STEP; }
+
+  // Offsets of vector i, or of the last one.
+  template <int A, int N>
+  __device__ __forceinline__ Offsets<N, unsigned int> offsets(
+      int i, unsigned int size, const Axes<A>& axes, const Strides<A, N, unsigned int>& strides) const {
+    return strided_offsets(min(at(i), size - V), axes, strides);
   }
-#pragma unroll
-  for (int i = 0; i < E; ++i) {
-    Vector<T, V> parts;
-    if constexpr (TENSOR) parts = of_weight[i].get(strides.at[0][2]);
-    const auto result = blended<T, V, TENSOR>(of_x[i].get(strides.at[0][0]), of_y[i].get(strides.at[0][1]), parts, weight);
-    store_if<T, V, V * E == 1>(out + start + i * STEP, result, start + i * STEP < size);
-  }
-}
+};
 
 // Offsets in N operands of E vectors of V elements per thread. Those of a warp follow one another, so that they are in two
 // groups at most of at least 32 V E elements, the product of the innermost K axes: a walk over the other axes serves all.
@@ -134,16 +120,12 @@ struct GroupWalk {
   }
 };
 
-// lerp_grouped: a thread computes E vectors of V elements for operands of many axes; those of a warp follow one another.
-// Layout   as in lerp_broadcast, by relative strides over up to AXES axes; group: the product of the innermost K
-// Grid     size / V / E / FLAT_THREADS      Block  FLAT_THREADS
-// Needs    as lerp_broadcast; more than K axes; group >= 32 V E      Writes  out[size]
-// Why      a warp is in two groups at most: one walk over the outer axes serves E vectors, which walk K axes each
-template <typename T, int V, int E, int K, bool TENSOR>
-__global__ void __launch_bounds__(FLAT_THREADS) lerp_grouped(
-    const T* __restrict__ x, const T* __restrict__ y, T* __restrict__ out, typename Given<T, TENSOR>::type weight,
-    unsigned int size, Strides<AXES, 2 + TENSOR, unsigned int> strides, Axes<> axes, Divisor group) {
-  const GroupWalk<V, E, K, 2 + TENSOR> walk(size, axes, strides, group);
+// The E vectors of a thread, at the places of a walk, with all loads before the first store.
+template <typename T, int V, int E, bool TENSOR, typename Walk, int A>
+__device__ __forceinline__ void blend_along(
+    const Walk& walk, const T* __restrict__ x, const T* __restrict__ y, T* __restrict__ out,
+    typename Given<T, TENSOR>::type weight, unsigned int size, const Strides<A, 2 + TENSOR, unsigned int>& strides,
+    const Axes<A>& axes) {
   Along<T, V> of_x[E], of_y[E], of_weight[E];
 #pragma unroll
   for (int i = 0; i < E; ++i) {
@@ -157,8 +139,37 @@ __global__ void __launch_bounds__(FLAT_THREADS) lerp_grouped(
     Vector<T, V> parts;
     if constexpr (TENSOR) parts = of_weight[i].get(strides.at[0][2]);
     const auto result = blended<T, V, TENSOR>(of_x[i].get(strides.at[0][0]), of_y[i].get(strides.at[0][1]), parts, weight);
-    if (walk.at(i) < size) store<T, V>(out + walk.at(i), result);
+    // one address with constant offsets
+    store_if<T, V, V * E == 1>(out + walk.at(0) + i * Walk::STEP, result, walk.at(i) < size);
   }
+}
+
+// lerp_broadcast: a thread computes E vectors of V elements, a block apart, for operands that broadcast in any pattern.
+// Layout   out flat; x, y and a weight TENSOR by Strides over its axes, at most A
+// Grid     size / V / E / flat_threads<V * E>()      Block  flat_threads<V * E>()
+// Needs    rows of the innermost axis are whole, aligned vectors in out and all operands that are not repeated along it;
+//          fewer than 2^31 elements
+// Writes   out[size]
+// Why      no vector lies in two rows: one index computation serves V elements, without branches, so that all loads are in
+//          flight. The arguments of two axes are within 64 bytes: other lines arrive later
+template <typename T, int V, int E, int A, bool TENSOR>
+__global__ void __launch_bounds__(flat_threads<V * E>()) lerp_broadcast(
+    const T* __restrict__ x, const T* __restrict__ y, T* __restrict__ out, typename Given<T, TENSOR>::type weight,
+    unsigned int size, Strides<A, 2 + TENSOR, unsigned int> strides, Axes<A> axes) {
+  blend_along<T, V, E, TENSOR>(BlockWalk<V, E>(), x, y, out, weight, size, strides, axes);
+}
+
+// lerp_grouped: a thread computes E vectors of V elements for operands of many axes; those of a warp follow one another.
+// Layout   as in lerp_broadcast, by relative strides over up to AXES axes; group: the product of the innermost K
+// Grid     size / V / E / FLAT_THREADS      Block  FLAT_THREADS
+// Needs    as lerp_broadcast; more than K axes; group >= 32 V E      Writes  out[size]
+// Why      a warp is in two groups at most: one walk over the outer axes serves E vectors, which walk K axes each
+template <typename T, int V, int E, int K, bool TENSOR>
+__global__ void __launch_bounds__(FLAT_THREADS) lerp_grouped(
+    const T* __restrict__ x, const T* __restrict__ y, T* __restrict__ out, typename Given<T, TENSOR>::type weight,
+    unsigned int size, Strides<AXES, 2 + TENSOR, unsigned int> strides, Axes<> axes, Divisor group) {
+  const GroupWalk<V, E, K, 2 + TENSOR> walk(size, axes, strides, group);
+  blend_along<T, V, E, TENSOR>(walk, x, y, out, weight, size, strides, axes);
 }
 
 // lerp_split: a thread computes a vector of V elements, which may lie in two rows or more.
@@ -207,6 +218,28 @@ struct Gradients {
   }
 };
 
+// The gradients at the E vectors of a thread, at the places of a walk, with all loads before the first store.
+template <typename T, int V, int E, typename Walk, int A>
+__device__ __forceinline__ void scale_along(
+    const Walk& walk, const T* __restrict__ dout, const T* __restrict__ weight, T* __restrict__ dx, T* __restrict__ dy,
+    unsigned int size, const Strides<A, 1, unsigned int>& strides, const Axes<A>& axes) {
+  VectorWord<T, V> given[E];
+  Along<T, V> of_weight[E];
+#pragma unroll
+  for (int i = 0; i < E; ++i) {
+    given[i] = fetch<T, V>(dout + min(walk.at(i), size - V));
+    of_weight[i].fetch_from(weight + walk.offsets(i, size, axes, strides).at[0], strides.at[0][0]);
+  }
+#pragma unroll
+  for (int i = 0; i < E; ++i) {
+    const unsigned int at = walk.at(i);
+    if (V * E > 1 && at >= size) break;
+    const Gradients<T, V> found(as_vector<T, V>(given[i]), of_weight[i].get(strides.at[0][0]));
+    store_if<T, V, V * E == 1>(dx + at, found.first, at < size && dx != nullptr);
+    store_if<T, V, V * E == 1>(dy + at, found.second, at < size && dy != nullptr);
+  }
+}
+
 // grad_broadcast: a thread computes E vectors of V elements, a block apart, without sums, for a weight that broadcasts.
 // Layout   dout, dx, dy flat; weight by Strides over their axes, at most A
 // Grid, Block, Needs  as in lerp_broadcast      Writes  dx[size], dy[size], each unless null      Why  as there
@@ -214,24 +247,7 @@ template <typename T, int V, int E, int A>
 __global__ void __launch_bounds__(flat_threads<V * E>()) grad_broadcast(
     const T* __restrict__ dout, const T* __restrict__ weight, T* __restrict__ dx, T* __restrict__ dy,
     unsigned int size, Strides<A, 1, unsigned int> strides, Axes<A> axes) {
-  constexpr unsigned int STEP = flat_threads<V * E>() * V;
-  const unsigned int start = blockIdx.x * (STEP * E) + threadIdx.x * V;
-  VectorWord<T, V> given[E];
-  Along<T, V> of_weight[E];
-#pragma unroll
-  for (int i = 0; i < E; ++i) {
-    const unsigned int at = min(start + i * STEP, size - V);
-    given[i] = fetch<T, V>(dout + at);
-    of_weight[i].fetch_from(weight + strided_offsets(at, axes, strides).at[0], strides.at[0][0]);
-  }
-#pragma unroll
-  for (int i = 0; i < E; ++i) {
-    const unsigned int at = start + i * STEP;
-    if (V * E > 1 && at >= size) break;
-    const Gradients<T, V> found(as_vector<T, V>(given[i]), of_weight[i].get(strides.at[0][0]));
-    store_if<T, V, V * E == 1>(dx + at, found.first, at < size && dx != nullptr);
-    store_if<T, V, V * E == 1>(dy + at, found.second, at < size && dy != nullptr);
-  }
+  scale_along<T, V, E>(BlockWalk<V, E>(), dout, weight, dx, dy, size, strides, axes);
 }
 
 // grad_grouped: a thread computes E vectors of V elements, without sums, for a weight of many axes.
@@ -242,20 +258,7 @@ __global__ void __launch_bounds__(FLAT_THREADS) grad_grouped(
     const T* __restrict__ dout, const T* __restrict__ weight, T* __restrict__ dx, T* __restrict__ dy,
     unsigned int size, Strides<AXES, 1, unsigned int> strides, Axes<> axes, Divisor group) {
   const GroupWalk<V, E, K, 1> walk(size, axes, strides, group);
-  VectorWord<T, V> given[E];
-  Along<T, V> of_weight[E];
-#pragma unroll
-  for (int i = 0; i < E; ++i) {
-    given[i] = fetch<T, V>(dout + min(walk.at(i), size - V));
-    of_weight[i].fetch_from(weight + walk.offsets(i, size, axes, strides).at[0], strides.at[0][0]);
-  }
-#pragma unroll
-  for (int i = 0; i < E; ++i) {
-    if (walk.at(i) >= size) break;
-    const Gradients<T, V> found(as_vector<T, V>(given[i]), of_weight[i].get(strides.at[0][0]));
-    store_if<T, V, false>(dx + walk.at(i), found.first, dx != nullptr);
-    store_if<T, V, false>(dy + walk.at(i), found.second, dy != nullptr);
-  }
+  scale_along<T, V, E>(walk, dout, weight, dx, dy, size, strides, axes);
 }
 
 // grad_split: a thread computes a vector of V elements, which may lie in two rows or more, without sums.
