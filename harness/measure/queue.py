@@ -77,8 +77,8 @@ class Queue:
         after(returned)
         blocked = not self._start.done
         self._stop.synchronize()
-        wait_ns = int(SHRINK * self._wait_ns) if blocked else 2 * self._wait_ns
-        self._wait_ns = min(max(wait_ns, self._least_ns), self._most_ns)
+        next_ns = int(SHRINK * self._wait_ns) if blocked else 2 * self._wait_ns
+        self._wait_ns = min(max(next_ns, self._least_ns), self._most_ns)
         return Sample(self._elapsed_ms(self._start, self._stop) * 1e6, blocked, returned)
 
     def adapt(self, call: Bound) -> bool:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from alembic import command
 from alembic.config import Config
-from sqlalchemy import Engine, create_engine, event, inspect, text
+from sqlalchemy import Connection, Engine, create_engine, event, inspect, text
 
 from opgauge.harness.errors import StoreError
 from opgauge.harness.store import Store, listing, queries
@@ -25,15 +25,20 @@ _RESULT = """INSERT INTO result
 VALUES (1, 1, 'optimized', 'cpu', 'cpu', :block, :status, '', :median_ns, 0, 0, :data)"""
 
 
+def upgrade_to(revision: str, connection: Connection) -> None:
+    """Migrate to an older schema."""
+    config = Config()
+    config.set_main_option("script_location", str(MIGRATIONS))
+    config.attributes["connection"] = connection
+    command.upgrade(config, revision)
+
+
 def test_a_database_of_the_first_schema_is_upgraded(tmp_path: Path) -> None:
     """A database of schema 0001 is refused until it is upgraded on purpose; its runs stay."""
     url = f"sqlite:///{tmp_path}/old.db"
     engine = create_engine(url)
-    config = Config()
-    config.set_main_option("script_location", str(MIGRATIONS))
     with engine.begin() as connection:
-        config.attributes["connection"] = connection
-        command.upgrade(config, "0001")
+        upgrade_to("0001", connection)
         insert = 'INSERT INTO run (uuid, started, status, "commit", command, environment) VALUES '
         connection.execute(
             text(insert + "('r', '2026-01-01 00:00:00', 'finished', '', '', '{\"hard\":{},\"soft\":{}}')")
@@ -53,12 +58,9 @@ def test_quartiles_are_taken_out_of_the_json_of_older_results(tmp_path: Path) ->
     """A result of schema 0004 has its quartiles as columns afterwards; one that failed has none."""
     with database(tmp_path) as url:
         engine = create_engine(url)
-        config = Config()
-        config.set_main_option("script_location", str(MIGRATIONS))
         rows = [(1, "ok", 2.5, '{"quantiles_ns": [1.0, 2.0, 3.25, 40]}'), (2, "error", None, "{}")]
         with engine.begin() as connection:
-            config.attributes["connection"] = connection
-            command.upgrade(config, "0004")
+            upgrade_to("0004", connection)
             connection.execute(text(_RUN))
             connection.execute(text(_CASE))
             for block, status, median_ns, data in rows:
@@ -74,11 +76,8 @@ def test_an_interrupted_migration_changes_nothing(tmp_path: Path) -> None:
     """Wherever it ends: the schema is the old one, the results are there, and a later migration goes through."""
     with database(tmp_path) as url:
         engine = create_engine(url)
-        config = Config()
-        config.set_main_option("script_location", str(MIGRATIONS))
         with engine.begin() as connection:
-            config.attributes["connection"] = connection
-            command.upgrade(config, "0001")
+            upgrade_to("0001", connection)
             connection.execute(text(_RUN))
         seen = [0, 0]
 
@@ -121,14 +120,11 @@ def test_times_that_are_none_become_errors(tmp_path: Path) -> None:
     """
     with database(tmp_path) as url:
         engine = create_engine(url)
-        config = Config()
-        config.set_main_option("script_location", str(MIGRATIONS))
         is_sqlite = engine.dialect.name == "sqlite"
         numbers = ("[NaN, 1.0, 2.0, 40]", "[1.0, 2.0, Infinity, 40]") if is_sqlite else ("[1]", "[2]")
         quantiles = [f'{{"quantiles_ns": {text}, "extra": {{"log": "NaN"}}}}' for text in (*numbers, "[3]", "[4]")]
         with engine.begin() as connection:
-            config.attributes["connection"] = connection
-            command.upgrade(config, "0006")
+            upgrade_to("0006", connection)
             connection.execute(text(_RUN))
             connection.execute(text(_CASE))
             for block, (median_ns, data) in enumerate(zip((None, math.inf, -1.0, 2.5), quantiles, strict=True)):

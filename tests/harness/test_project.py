@@ -21,6 +21,14 @@ def configure(folder: Path, text: str, name: str = "opgauge.toml") -> Path:
     return file
 
 
+def check_out_beside(tree: Path, base: Path) -> None:
+    """Make `tree` a repository with all of its files, and `base` a worktree of its commit."""
+    git(tree, "init", "-q")
+    git(tree, "add", ".")
+    git(tree, "commit", "-qm", "one")
+    git(tree, "worktree", "add", "-q", str(base))
+
+
 def test_the_nearest_configuration_counts(tmp_path: Path) -> None:
     """`opgauge.toml` or `[tool.opgauge]`, here or above; a pyproject.toml without the table is passed over."""
     inner = tmp_path / "a" / "b"
@@ -112,10 +120,7 @@ def test_ops_of_another_checkout_are_imported_from_there(tmp_path: Path) -> None
     (tree / "pkg").mkdir(parents=True)
     (tree / "pkg" / "kernels.py").write_text("value = 'old'\n")
     (tree / "old.py").write_text("import pkg.kernels\nprint(pkg.kernels.value)\n")
-    git(tree, "init", "-q")
-    git(tree, "add", ".")
-    git(tree, "commit", "-qm", "one")
-    git(tree, "worktree", "add", "-q", str(tmp_path / "base"))
+    check_out_beside(tree, tmp_path / "base")
     (tree / "pkg" / "kernels.py").write_text("value = 'new'\n")
     (tree / "new.py").write_text("print('new file')\n")
     git(tree, "add", ".")
@@ -135,10 +140,7 @@ def test_an_untracked_hook_reads_the_files_of_each_checkout(tmp_path: Path) -> N
     tree, base = tmp_path / "tree", tmp_path / "base"
     tree.mkdir()
     (tree / "kernel.cu").write_text("old")
-    git(tree, "init", "-q")
-    git(tree, "add", ".")
-    git(tree, "commit", "-qm", "one")
-    git(tree, "worktree", "add", "-q", str(base))
+    check_out_beside(tree, base)
     (tree / "kernel.cu").write_text("new")
     (tree / "hook.py").write_text(
         "from pathlib import Path\n"
