@@ -41,11 +41,11 @@ ROUNDS = 3
 JUDGED = 2
 """Calls on fresh values of each round whose outputs are judged."""
 LOOPS = 8
-"""Samples, and loops of as many calls, that confirm a difference."""
+"""Samples, and loops of as many calls, that confirm a difference where no other process takes a CPU."""
 LONG_NS = 50_000_000
 """CPU time of a call above which only samples are compared, unless they differ."""
 LEAST_SAMPLES, LEAST_PAIRS, PAIRS = 3, 2, 30
-"""Samples after partial changes that are compared; least and most pairs of calls that confirm a difference.
+"""Samples after partial changes that are compared; least and most pairs of calls or loops that confirm a difference.
 
 Beside busy neighbours the least of nine was 1.62 times as long for an honest kernel of two threads.
 """
@@ -96,16 +96,19 @@ def check_loops(audit: Audit, attempt: Attempt, call: Bound, repeated: Measureme
         return
     calls = repeated.calls_per_sample
     limits = Limits(budget_s=0.0, min_samples=1, max_samples=1, warmup_s=0.0, calls=calls)
-    sampled_ns, looped_ns = repeated.median_ns, inf
-    for _ in range(LOOPS):
-        begun = perf_counter_ns()
+    samples, loops = [CallTime(int(min(repeated.cpu_ns)), int(repeated.median_ns))], list[CallTime]()
+    for _ in range(PAIRS):
+        begun = Clocks.now(with_waits=True)
         for _ in repeat(None, calls):
             call()
-        looped_ns = min(looped_ns, (perf_counter_ns() - begun) / calls)
-        if looped_ns <= _most_ns(sampled_ns):
+        loops.append(begun.passed().of_each(calls))
+        if not is_dearer(loops, samples):
             return
-        sampled_ns = min(sampled_ns, attempt.measure(call, limits, audit).measurement.median_ns)
-    sampled, looped = time_text(sampled_ns), time_text(looped_ns)
+        if sum(not one.disturbed for one in loops) >= LOOPS:
+            break
+        found = attempt.measure(call, limits, audit).measurement
+        samples.append(CallTime(int(found.cpu_ns[0]), int(found.median_ns), found.contended > 0))
+    sampled, looped = (time_text(min(one.wall_ns for one in times)) for times in (samples, loops))
     reason = f"a call takes {sampled} in a sample and {looped} in another loop: it does not repeat its work"
     raise WrongError(reason)
 
@@ -220,7 +223,7 @@ def is_dearer(thorough: Sequence[CallTime], usual: Sequence[CallTime]) -> bool:
 def _time_call(audit: Audit, call: Bound, *, whole: bool) -> CallTime:
     """Time of a call after a change of everything, or of parts; its outputs are not judged."""
     audit.change(whole=whole, fresh=whole)
-    begun = Clocks.now()
+    begun = Clocks.now(with_waits=True)
     returned = call()
     took = begun.passed()
     audit.after(returned, judged=False)

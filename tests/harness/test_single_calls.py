@@ -2,10 +2,19 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
+from itertools import repeat
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
 import pytest
 
-from opgauge.harness.worker.call_time import CallTime
-from opgauge.harness.worker.single_calls import is_dearer
+from opgauge.harness.result.result import Measurement
+from opgauge.harness.worker import call_time, single_calls
+from opgauge.harness.worker.attempt import WrongError
+from opgauge.harness.worker.call_time import CallTime, Clocks
+from opgauge.harness.worker.single_calls import check_loops, is_dearer
 
 MS = 1_000_000
 ONE_THREAD, TWO_THREADS = CallTime(22 * MS, 22 * MS), CallTime(42 * MS, 21 * MS)
@@ -27,3 +36,58 @@ ONE_THREAD, TWO_THREADS = CallTime(22 * MS, 22 * MS), CallTime(42 * MS, 21 * MS)
 def test_calls_that_do_more_work_are_dearer(thorough: list[CallTime], usual: list[CallTime], *, dearer: bool) -> None:
     """Wall time decides where calls were left alone, and CPU time too where they were not."""
     assert is_dearer(thorough, usual) is dearer
+
+
+US = 1_000
+SAMPLE = Measurement(
+    samples_ns=(310.0 * US,), timer="cpu-wall/1", warmup=3, calls_per_sample=4, cpu_ns=(620.0 * US,), threads=2
+)
+"""Samples of a kernel of two threads."""
+QUIET, SKIPPED = CallTime(4 * 620 * US, 4 * 320 * US), CallTime(4 * 1500 * US, 4 * 771 * US)
+"""Loops beside nothing: of that kernel, and of one that skips work in samples."""
+SPUN = CallTime(4 * 1500 * US, 4 * 771 * US, disturbed=True)
+"""Loop of that kernel in which a thread waited for its CPU, and the other one for it."""
+
+
+@pytest.mark.parametrize(
+    ("loops", "count", "wrong"),
+    [
+        ([QUIET], 1, False),
+        ([SPUN] * 12 + [QUIET], 13, False),
+        ([SKIPPED] * 30, 8, True),
+        ([SPUN] * 10 + [SKIPPED] * 30, 18, True),
+        ([SPUN] * 30, 30, True),
+    ],
+    ids=["honest", "beside others", "skips", "skips beside others", "skips and is always beside others"],
+)
+def test_loops_beside_other_processes_do_not_count(
+    monkeypatch: pytest.MonkeyPatch, loops: list[CallTime], count: int, *, wrong: bool
+) -> None:
+    """A difference counts where no process took a CPU, and else where CPU time says so in every one of many."""
+    left = iter(loops)
+    monkeypatch.setattr(single_calls, "Clocks", SimpleNamespace(now=lambda **_: SimpleNamespace(passed=left.__next__)))
+    attempt: Any = SimpleNamespace(
+        kernel=SimpleNamespace(key=SimpleNamespace(backend="cpu")),
+        measure=lambda *_: SimpleNamespace(measurement=SAMPLE),
+    )
+    audit: Any = None
+    told = "310 µs in a sample and 771 µs in another loop"
+    with pytest.raises(WrongError, match=told) if wrong else nullcontext():
+        check_loops(audit, attempt, lambda: None, SAMPLE)
+    assert len(loops) - len(list(left)) == count
+
+
+@pytest.mark.parametrize(("waited_us", "disturbed"), [(0, False), (5, False), (500_000, True)])
+def test_a_thread_that_waits_for_its_cpu_is_disturbed(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, waited_us: int, *, disturbed: bool
+) -> None:
+    """A thread that wakes while another process has its CPU is not switched away from, and waits."""
+    (tmp_path / "7").mkdir()
+    state = tmp_path / "7" / "schedstat"
+    monkeypatch.setattr(call_time, "TASKS", tmp_path)
+    monkeypatch.setattr(call_time, "switches_of_process", repeat(0).__next__)
+    state.write_text(f"100 {US} 3")
+    begun = Clocks.now(with_waits=True)
+    begun = begun._replace(wall_ns=begun.wall_ns - 1_000 * US)
+    state.write_text(f"200 {(1 + waited_us) * US} 4")
+    assert begun.passed().disturbed is disturbed
