@@ -27,6 +27,7 @@ from opgauge.web.steady import series_half_widths
 
 LEAST_COMMIT = 6
 """Fewest characters that name a commit."""
+_SLOWER, _FASTER, _UNDECIDED = map(str, (Verdict.SLOWER, Verdict.FASTER, Verdict.UNDECIDED))
 _RANKS = {"broken": 0, "slower": 1, "faster": 2}
 """Order of the verdicts that are listed before all others."""
 
@@ -110,28 +111,93 @@ def differences(base: Environment, head: Environment) -> list[Difference]:
     ]
 
 
-def compare_runs(
+class TrialPair(NamedTuple):
+    """A case by one implementation on both sides, to be judged; one side at least has it."""
+
+    key: TrialKey
+    base: ComparedTrial | None
+    head: ComparedTrial | None
+
+    @property
+    def known(self) -> ComparedTrial:
+        """The only side, or the base if there are both."""
+        known = self.base or self.head
+        if known is None:
+            msg = f"{self.key} is on neither side"
+            raise NothingError(msg)
+        return known
+
+
+class RunComparison:
+    """Every trial of either run, judged: columns, of which pages show a few rows.
+
+    words: the verdict of each, or the kind if there is none. ratios: None without a time on both sides.
+    """
+
+    def __init__(self, reader: Reader, base: RunInfo, head: RunInfo, pairs: Sequence[TrialPair]) -> None:
+        self.pairs = pairs
+        judged = _judge(reader, head, pairs)
+        self.ratios = [ratio for _, ratio in judged]
+        self.words = [str(found.verdict or found.kind) for found, _ in judged]
+        self._found = [found for found, _ in judged]
+        slugs = {name: reader.device(head, name).slug for name in device_names(head)}
+        open_ = [place for place, (found, ratio) in enumerate(judged) if _needs_series(found, ratio)]
+        series = [(case_id, made, slugs.get(device, "")) for case_id, made, device in (pairs[one].key for one in open_)]
+        widths = series_half_widths(reader, series, (base.key, head.key))
+        self._halves = dict(zip(open_, widths, strict=True))
+        for place, half in self._halves.items():
+            change = log(self.ratios[place] or 1.0)
+            self.words[place] = _SLOWER if change > half else _FASTER if change < -half else _UNDECIDED
+        names = device_choices(base, head)
+        self._models = {name: head.environment.model(name) or base.environment.model(name) for name in names}
+
+    def __getitem__(self, place: int) -> Compared:
+        """One comparison; judged by the spread of its series where that has a half width."""
+        pair, found, half = self.pairs[place], self._found[place], self._halves.get(place)
+        (_, implementation, device), base, head = pair
+        verdict = found.verdict if half is None else Verdict(self.words[place])
+        return Compared(
+            pair.known.case,
+            implementation,
+            device,
+            self.words[place],
+            found.kind,
+            verdict,
+            str(found.reason) if half is None or verdict is Verdict.UNDECIDED else "beyond the variation between runs",
+            found.pairs,
+            self.ratios[place],
+            found.detectable_change,
+            base.median_ns if base else None,
+            head.median_ns if head else None,
+            self._models.get(device, ""),
+            half,
+            found.detail,
+            found.interval,
+        )
+
+
+def judge_runs(
     reader: Reader, base: RunInfo, head: RunInfo, *, base_device: str = "", head_device: str = ""
-) -> list[Compared]:
+) -> RunComparison:
     """Compare every trial of either run; with devices, the trials of the one device with those of the other."""
     across = bool(base_device and head_device and base_device != head_device)
     before, after = (
         _trials(reader, run, device, across=across) for run, device in ((base, base_device), (head, head_device))
     )
-    pairs = [_Pair(key, before.get(key), after.get(key)) for key in {**after, **before}]
-    judged = _judge(reader, head, pairs)
-    slugs = {name: reader.device(head, name).slug for name in device_names(head)}
-    open_ = {place: pairs[place].key for place, (found, ratio) in enumerate(judged) if _needs_series(found, ratio)}
-    series = [(case_id, implementation, slugs.get(device, "")) for case_id, implementation, device in open_.values()]
-    halves = dict(zip(open_, series_half_widths(reader, series, (base.key, head.key)), strict=True))
-    models = {name: head.environment.model(name) or base.environment.model(name) for name in device_choices(base, head)}
-    return [
-        _compared(pair, found, ratio, halves.get(place), models.get(pair.key[2], ""))
-        for place, (pair, (found, ratio)) in enumerate(zip(pairs, judged, strict=True))
-    ]
+    return RunComparison(
+        reader, base, head, [TrialPair(key, before.get(key), after.get(key)) for key in {**after, **before}]
+    )
 
 
-def _judge(reader: Reader, head: RunInfo, pairs: Sequence[_Pair]) -> list[tuple[Comparison, float | None]]:
+def compare_runs(
+    reader: Reader, base: RunInfo, head: RunInfo, *, base_device: str = "", head_device: str = ""
+) -> list[Compared]:
+    """The comparisons of `judge_runs`, each made."""
+    found = judge_runs(reader, base, head, base_device=base_device, head_device=head_device)
+    return [found[place] for place in range(len(found.pairs))]
+
+
+def _judge(reader: Reader, head: RunInfo, pairs: Sequence[TrialPair]) -> list[tuple[Comparison, float | None]]:
     """The comparison of each pair by itself, and its ratio."""
     peaks = reader.ceilings(head)
     floors: dict[tuple[object, ...], float | None] = reader.cache.get(("floors", head.key), dict)
@@ -153,16 +219,8 @@ def sort_compared(found: Sequence[Compared]) -> list[Compared]:
     return sorted(found, key=lambda one: (_RANKS.get(one.word, len(_RANKS)), -(one.ratio or 0.0), one.case.name))
 
 
-class _Pair(NamedTuple):
-    """A case by one implementation on both sides, to be judged."""
-
-    key: TrialKey
-    base: ComparedTrial | None
-    head: ComparedTrial | None
-
-
 def _compare_single(
-    pair: _Pair, floor_ns: float | None, alike: dict[tuple[int, int, float], Comparison]
+    pair: TrialPair, floor_ns: float | None, alike: dict[tuple[int, int, float], Comparison]
 ) -> tuple[Comparison, float | None] | None:
     """The comparison of one process each, and its ratio; None for all others.
 
@@ -183,33 +241,6 @@ def _compare_single(
     return found, None if found.ratio is None else exp(log(after / before))
 
 
-def _compared(pair: _Pair, found: Comparison, ratio: float | None, half: float | None, model: str) -> Compared:
-    """The comparison of a pair; judged by the spread of its series where that has a `half` width."""
-    (_, implementation, device), base, head = pair
-    verdict, reason = found.verdict, found.reason
-    if half is not None:
-        change = log(ratio or 1.0)
-        verdict = Verdict.SLOWER if change > half else Verdict.FASTER if change < -half else Verdict.UNDECIDED
-    return Compared(
-        _known(pair).case,
-        implementation,
-        device,
-        str(verdict or found.kind),
-        found.kind,
-        verdict,
-        str(reason) if half is None or verdict is Verdict.UNDECIDED else "beyond the variation between runs",
-        found.pairs,
-        ratio,
-        found.detectable_change,
-        base.median_ns if base else None,
-        head.median_ns if head else None,
-        model,
-        half,
-        found.detail,
-        found.interval,
-    )
-
-
 def _trials(reader: Reader, run: RunInfo, device: str, *, across: bool) -> dict[TrialKey, ComparedTrial]:
     trials = reader.cached_for_run("trials", run, lambda: read_trials(reader, run))
     if not device:
@@ -218,8 +249,8 @@ def _trials(reader: Reader, run: RunInfo, device: str, *, across: bool) -> dict[
     return {(*key[:2], ""): one for key, one in chosen.items()} if across else chosen
 
 
-def _evidence(pair: _Pair, floor_ns: float | None) -> Evidence:
-    case, base, head = _known(pair).case, pair.base, pair.head
+def _evidence(pair: TrialPair, floor_ns: float | None) -> Evidence:
+    case, base, head = pair.known.case, pair.base, pair.head
     subject = Subject(case.op, case.name, case.case_id, pair.key[1], pair.key[2])
     if base is None or head is None:
         return Evidence(subject, base.side if base else None, head.side if head else None, floor_ns=floor_ns)
@@ -228,17 +259,8 @@ def _evidence(pair: _Pair, floor_ns: float | None) -> Evidence:
     return Evidence(subject, base.side, head.side, pairs, calibrations, floor_ns=floor_ns)
 
 
-def _rule(pair: _Pair) -> Rule:
-    return _known(pair).rule
-
-
-def _known(pair: _Pair) -> ComparedTrial:
-    """The only side, or the base if there are both."""
-    known = pair.base or pair.head
-    if known is None:
-        msg = f"{pair.key} is on neither side"
-        raise NothingError(msg)
-    return known
+def _rule(pair: TrialPair) -> Rule:
+    return pair.known.rule
 
 
 def _cached_floor_ns(

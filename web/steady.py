@@ -11,41 +11,52 @@ from numpy.typing import NDArray
 
 from opgauge.harness.judge.departure import half_widths
 from opgauge.harness.judge.estimate import Floats
+from opgauge.harness.store.run_queries import RunInfo
 from opgauge.web.level import Level, SeriesKey
 from opgauge.web.reader import Reader
 from opgauge.web.regression import change_points, timed
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class SteadyParts:
-    """A series by the place of its runs: logs of its times, and the part between change points that each is in.
+class SteadySeries:
+    """Series by the places of their runs: logs of times, and the part between change points that each time is in.
 
-    parts: -1 for a run without a time, whose log is 0.
+    places: by number of the run. rows: of the arrays, by series. logs, parts: (series, places), with a last row for a
+    series without runs; the part is -1 and the log 0 where a run has no time.
     """
 
+    places: Mapping[int, int]
+    rows: Mapping[SeriesKey, int]
     logs: Floats
     parts: NDArray[np.int16]
 
     @classmethod
-    def of(cls, levels: Sequence[Level], places: Mapping[int, int]) -> Self:
-        """The parts of a series; `places` of all runs by number."""
-        logs, parts = np.zeros(len(places)), np.full(len(places), -1, np.int16)
-        known = timed(levels)
-        if known:
+    def of(cls, series: Mapping[SeriesKey, Sequence[Level]], runs: Sequence[RunInfo]) -> Self:
+        """The parts of each series; `runs` has all runs in order."""
+        places = {run.key: place for place, run in enumerate(runs)}
+        logs = np.zeros((len(series) + 1, len(runs)))
+        parts = np.full(logs.shape, -1, np.int16)
+        for row, levels in enumerate(series.values()):
+            known = timed(levels)
             steps = {id(point[1]) for point in change_points(levels)}
             columns = [places[level.run.key] for level, _ in known]
-            logs[columns] = np.log([time for _, time in known])
-            parts[columns] = np.cumsum([id(level) in steps for level, _ in known])
-        return cls(logs, parts)
+            logs[row, columns] = np.log([time for _, time in known])
+            parts[row, columns] = np.cumsum([id(level) in steps for level, _ in known])
+        return cls(places, {key: row for row, key in enumerate(series)}, logs, parts)
 
+    def longest_parts(self, keys: Sequence[SeriesKey], outside: Sequence[int]) -> tuple[Floats, NDArray[np.bool_]]:
+        """Logs of the times of some series, and which of them are in the longest part: its steps are no noise.
 
-@dataclass(frozen=True, slots=True, eq=False)
-class SteadySeries:
-    """Parts of all recent series. places: of their runs by number. nothing: parts of a series without runs."""
-
-    places: Mapping[int, int]
-    parts: Mapping[SeriesKey, SteadyParts]
-    nothing: SteadyParts
+        Runs at the places `outside` do not count for the length either.
+        """
+        chosen = np.array([self.rows.get(key, -1) for key in keys], np.intp)
+        parts = self.parts[chosen]
+        parts[:, list(outside)] = -1
+        used = (parts >= 0).any(axis=0)
+        parts = parts[:, used]
+        sizes = np.stack([(parts == number).sum(axis=1) for number in range(int(parts.max(initial=0)) + 1)])
+        longest = sizes.argmax(axis=0)
+        return self.logs[chosen][:, used], np.asarray(parts == longest[:, None])
 
 
 def known_steady(reader: Reader) -> SteadySeries:
@@ -53,9 +64,7 @@ def known_steady(reader: Reader) -> SteadySeries:
 
     def make() -> SteadySeries:
         recent = reader.recent()
-        places = {run.key: place for place, run in enumerate(recent.runs)}
-        parts = {key: SteadyParts.of(levels, places) for key, levels in recent.series.items()}
-        return SteadySeries(places, parts, SteadyParts.of((), places))
+        return SteadySeries.of(recent.series, recent.runs)
 
     return reader.cache.get("steady series", make)
 
@@ -71,20 +80,5 @@ def series_half_widths(reader: Reader, keys: Sequence[SeriesKey], left_out: Sequ
     known: dict[SeriesKey, float] = reader.cache.get(("half widths", outside), dict)
     missing = [key for key in dict.fromkeys(keys) if key not in known]
     if missing:
-        series = [steady.parts.get(key, steady.nothing) for key in missing]
-        known.update(zip(missing, half_widths(*longest_parts(series, outside)).tolist(), strict=True))
+        known.update(zip(missing, half_widths(*steady.longest_parts(missing, outside)).tolist(), strict=True))
     return [known[key] for key in keys]
-
-
-def longest_parts(series: Sequence[SteadyParts], outside: Sequence[int]) -> tuple[Floats, NDArray[np.bool_]]:
-    """Logs of the times of several series, and which of them are in the longest part: its steps are no noise.
-
-    Runs at the places `outside` do not count for the length either.
-    """
-    logs, parts = (np.stack([getattr(one, name) for one in series]) for name in ("logs", "parts"))
-    parts[:, list(outside)] = -1
-    used = (parts >= 0).any(axis=0)
-    logs, parts = logs[:, used], parts[:, used]
-    sizes = np.stack([(parts == number).sum(axis=1) for number in range(int(parts.max(initial=0)) + 1)])
-    longest = sizes.argmax(axis=0)
-    return logs, np.asarray(parts == longest[:, None])

@@ -136,7 +136,13 @@ def badge(word: str) -> Markup:
 def case_link(case: CaseInfo, device: str = "", run: str = "") -> Markup:
     """Link to the page of a case, on a device and in a run."""
     query = "&".join(f"{name}={quote(value)}" for name, value in (("device", device), ("run", run)) if value)
-    return Markup('<a href="/cases/{}{}">{}</a>').format(case.case_id, query and f"?{query}", case.name)
+    return _link(f"/cases/{case.case_id}{query and f'?{query}'}", case.name)
+
+
+@lru_cache(4096)
+def _link(address: str, name: str) -> Markup:
+    """A link, cached as cases recur on every page."""
+    return Markup('<a href="{}">{}</a>').format(address, name)
 
 
 def run_link(run: RunInfo) -> Markup:

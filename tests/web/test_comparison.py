@@ -25,7 +25,7 @@ from opgauge.web.comparison import compare_runs
 from opgauge.web.devices import Places
 from opgauge.web.reader import Reader
 from opgauge.web.rows import rows_of
-from opgauge.web.steady import SteadyParts, longest_parts
+from opgauge.web.steady import SteadySeries
 from tests.databases import database
 from tests.web.dataset import broken, ceilings, results
 
@@ -129,11 +129,10 @@ def test_the_longest_part_describes_a_series(
     """Runs of the compared pair are no part of it, and do not count for the length either."""
     parts = np.repeat(np.arange(len(lengths), dtype=np.int16), lengths)
     width = max(parts.size, 1)
-    series = SteadyParts(
-        np.arange(width, dtype=np.float64), np.resize(parts, width) if parts.size else np.full(1, -1, np.int16)
-    )
-    other = SteadyParts(np.zeros(width), np.zeros(width, np.int16))
-    logs, known = longest_parts([series, other], left_out)
+    parts = np.stack([np.resize(parts, width) if parts.size else np.full(1, -1), np.zeros(width)]).astype(np.int16)
+    logs = np.stack([np.arange(width, dtype=np.float64), np.zeros(width)])
+    rows = {(name, "optimized", "cuda0-000000"): row for row, name in enumerate("ab")}
+    logs, known = SteadySeries({}, rows, logs, parts).longest_parts(list(rows), left_out)
     assert logs[0][known[0]].tolist() == list(kept)
 
 

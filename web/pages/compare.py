@@ -97,7 +97,7 @@ def _several(
     runs = [resolve(reader, one) for one in heads]
     rows = side_by_side(reader, first, runs)
     refuse_unknown_filters(rows, **chosen)
-    counted = [Counter([cell.word for row in rows if (cell := row.cells[place])]) for place in range(len(runs))]
+    counted = [Counter(one.words) for one in rows[0].judged] if rows else [Counter[str]() for _ in runs]
     listed = [
         row
         for row in rows
