@@ -96,7 +96,7 @@ def history_figure(
             traces += drawing.rings([mark for mark in marks if mark.implementation == name])
             traces += drawing.open_points(name, (beside or {}).get(name, ()))
     shown = [mark for mark in marks if mark.implementation in near]
-    runs = [level.run for levels in series.values() for level in levels]
+    runs = list({level.run.key: level.run for levels in series.values() for level in levels}.values())
     return as_json(
         traces,
         xaxis=times.axis(runs),
@@ -217,7 +217,7 @@ class _Drawing:
 
     def labels(self, marks: Sequence[HistoryMark], runs: Sequence[RunInfo]) -> list[dict[str, Any]]:
         """Labels of the newest marks, beside their lines on the side that has more room."""
-        dates = sorted(self._timeline.history.order(run)[0] for run in runs)
+        dates = sorted([self._timeline.history.order(run)[0] for run in runs]) if marks else []
         found = []
         for place, mark in enumerate(marks[-LABELLED:]):
             date = self._timeline.history.order(mark.run)[0]

@@ -59,7 +59,7 @@ def marks_of(reader: Reader, case_id: str, device: DeviceInfo, changes: Changes)
     """Change points and regressions of a case on a device, in the order of the history."""
     wanted = (case_id, device.slug)
     known = [one for one in known_regressions(reader) if (one.case.case_id, one.device.slug) == wanted]
-    places = {run.key: place for place, run in enumerate(reader.history().runs)}
+    _, places = reader.ordered()
     found = [*_from_changes(changes, known, places), *map(_from_regression, known)]
     return sorted(found, key=lambda one: places.get(one.run.key, -1))
 

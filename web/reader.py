@@ -170,7 +170,7 @@ class Reader:
         return places.of(case_keys)
 
     def _placed(self, name: str, keys: frozenset[int]) -> dict[str, tuple[DeviceInfo, list[RunInfo]]]:
-        runs, order = self.cache.get("order", self._ordered)
+        runs, order = self.ordered()
         found: dict[str, tuple[DeviceInfo, list[RunInfo]]] = {}
         for place in sorted([order[key] for key in keys if key in order]):
             run = runs[place]
@@ -194,10 +194,14 @@ class Reader:
         others = (run for run in self.history().beside if run.key in keys)
         return [run for run in others if self.device(run, device.name).slug == device.slug]
 
-    def _ordered(self) -> tuple[Sequence[RunInfo], dict[int, int]]:
+    def ordered(self) -> tuple[Sequence[RunInfo], dict[int, int]]:
         """The history, and the place of each run in it by its number."""
-        runs = self.history().runs
-        return runs, {run.key: place for place, run in enumerate(runs)}
+
+        def make() -> tuple[Sequence[RunInfo], dict[int, int]]:
+            runs = self.history().runs
+            return runs, {run.key: place for place, run in enumerate(runs)}
+
+        return self.cache.get("order", make)
 
     def points(self, run_keys: Collection[int]) -> dict[int, list[StoredPoint]]:
         """Results of recent runs; unchanged ones come from memory."""

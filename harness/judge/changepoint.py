@@ -121,15 +121,21 @@ def analyse_series(values: Sequence[float], *, least_ratio: float = 1.0) -> Seri
         return SeriesChanges()
     fit = _fit(np.log(series))
     bounds = _prune(fit.flat, fit.bounds, least_ratio)
-    points = tuple(_describe(series, fit, bounds, place) for place in range(1, len(bounds) - 1))
+    points = _describe(series, fit, bounds)
     return SeriesChanges(points, math.exp(float(fit.trend[-1] - fit.trend[0])), fit.correlation)
 
 
 def _noise(logs: Floats) -> float:
     """Standard deviation about the level, from differences of neighbours."""
     steps = np.diff(logs)
-    deviation = 1.4826 * float(np.median(np.abs(steps - np.median(steps)))) / math.sqrt(2)
+    deviation = 1.4826 * _median(np.abs(steps - _median(steps))) / math.sqrt(2)
     return max(deviation, _SPREAD_FLOOR)
+
+
+def _median(values: Floats) -> float:
+    """The median; numpy's takes several times as long for a short series."""
+    ordered = np.sort(values)
+    return (float(ordered[(ordered.size - 1) // 2]) + float(ordered[ordered.size // 2])) / 2
 
 
 class _Calm(NamedTuple):
@@ -307,19 +313,23 @@ def _inflation(logs: Floats, bounds: Sequence[int]) -> float:
 def _test(logs: Floats, start: int, middle: int, end: int, *, inflation: float = 1.0) -> tuple[float, float]:
     """Change of the mean, and p of the pooled two-sided t-test with an inflated standard error."""
     left, right = logs[start:middle], logs[middle:end]
-    change = float(right.mean() - left.mean())
+    before, after = left.mean(), right.mean()
     degrees = left.size + right.size - 2
-    square = float(((left - left.mean()) ** 2).sum() + ((right - right.mean()) ** 2).sum()) / degrees
+    square = float(((left - before) ** 2).sum() + ((right - after) ** 2).sum()) / degrees
     error = inflation * math.sqrt(max(square, _SPREAD_FLOOR**2) * (1 / left.size + 1 / right.size))
+    change = float(after - before)
     return change, 2 * float(upper_tail(abs(change) / error, degrees))
 
 
-def _describe(series: Floats, fit: _Fit, bounds: list[int], place: int) -> ChangePoint:
-    start, middle, end = bounds[place - 1 : place + 2]
-    _, p_value = _test(fit.flat, start, middle, end)
-    before, after = float(np.median(series[start:middle])), float(np.median(series[middle:end]))
+def _describe(series: Floats, fit: _Fit, bounds: Sequence[int]) -> tuple[ChangePoint, ...]:
+    """The changes between the levels within these bounds."""
     still = np.log(series) - fit.trend  # removing the correlation spreads a step over its first point
-    change = float(np.median(still[middle:end]) - np.median(still[start:middle]))
-    # the first level may be the end of a burst
-    is_confirmed = (end < series.size or end - middle >= CONFIRMING) and (start > 0 or middle >= CONFIRMING)
-    return ChangePoint(middle, before, after, math.exp(change), p_value, is_confirmed)
+    usual = [(_median(series[start:end]), _median(still[start:end])) for start, end in pairwise(bounds)]
+    found = []
+    for place, ((before, low), (after, high)) in enumerate(pairwise(usual), start=1):
+        start, middle, end = bounds[place - 1 : place + 2]
+        _, p_value = _test(fit.flat, start, middle, end)
+        # the first level may be the end of a burst
+        is_confirmed = (end < series.size or end - middle >= CONFIRMING) and (start > 0 or middle >= CONFIRMING)
+        found.append(ChangePoint(middle, before, after, math.exp(high - low), p_value, is_confirmed))
+    return tuple(found)

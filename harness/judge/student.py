@@ -16,6 +16,8 @@ _QUANTILE_STEPS = 200
 
 def upper_tail(t: ArrayLike, degrees: ArrayLike) -> NDArray[np.float64]:
     """P(T > t), elementwise; `degrees` are whole and at least 1. Infinite t are 0 or 1."""
+    if isinstance(degrees, int):
+        return _tail(np.asarray(t, np.float64), degrees)
     values, freedom = np.broadcast_arrays(np.asarray(t, np.float64), np.asarray(degrees, np.int64))
     tails = np.empty(values.shape)
     for count in np.unique(freedom):

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 from sqlalchemy import Engine, bindparam
 
-from opgauge.harness.store.columns import CHUNK, RESULT, select
+from opgauge.harness.store.columns import CHUNK, RESULT, keys_named, select
 
 MOST = 20_000
 """Most results of a history that are read."""
@@ -42,8 +42,8 @@ class Past(NamedTuple):
 
 _TIMES = (
     select(RESULT.run_id, *(RESULT[name] for name in PastTime._fields[1:]))
-    .where(RESULT.case_key.in_(bindparam("cases", expanding=True)))
-    .where(RESULT.run_id.in_(bindparam("runs", expanding=True)), RESULT.device == bindparam("device"))
+    .where(RESULT.case_key.in_(keys_named("cases")))
+    .where(RESULT.run_id.in_(keys_named("runs")), RESULT.device == bindparam("device"))
     # the order of the index that covers the query
     .order_by(RESULT.run_id.desc(), RESULT.implementation.desc(), RESULT.block.desc())
     .limit(bindparam("most"))

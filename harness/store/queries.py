@@ -14,7 +14,7 @@ from sqlalchemy import Engine, bindparam, func
 
 from opgauge.harness.result.ceilings import Ceilings
 from opgauge.harness.result.record_json import from_json
-from opgauge.harness.store.columns import CASE, CEILING, CHUNK, RESULT, SAMPLE, chunks, select
+from opgauge.harness.store.columns import CASE, CEILING, CHUNK, RESULT, SAMPLE, chunks, keys_named, select
 from opgauge.harness.store.result_rows import unpack
 from opgauge.harness.store.tables import (
     AcknowledgementRow,
@@ -85,7 +85,7 @@ class StoredLine(NamedTuple):
 
 
 # Frequent queries are built once, since building a query takes longer than running it
-_KEYS: Any = bindparam("keys", expanding=True)
+_KEYS = keys_named("keys")
 _MOST: Any = bindparam("most")
 _CASES = select(CASE.id, CASE.case_id, CASE.op, CASE.dtype, CASE.data)
 _CASES_OF_KEYS = _CASES.where(CASE.id.in_(_KEYS))
@@ -97,7 +97,7 @@ _POINTS = select(*POINT).where(RESULT.run_id == bindparam("run")).order_by(RESUL
 _POINTS_OF_CASES = _POINTS.where(RESULT.case_key.in_(_KEYS))
 _SERIES = (
     select(*POINT)
-    .where(RESULT.case_key.in_(bindparam("cases", expanding=True)), RESULT.run_id.in_(_KEYS))
+    .where(RESULT.case_key.in_(keys_named("cases")), RESULT.run_id.in_(_KEYS))
     .where(RESULT.median_ns.is_not(None))
     .order_by(RESULT.run_id, RESULT.id)
 )
