@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Hashable
+from threading import Lock
 from typing import Any
 
 from sqlalchemy import Engine
 
+from opgauge.harness.store import listing
 from opgauge.harness.store.queries import CaseInfo, StoredPoint
 from opgauge.web.devices import Places
 from opgauge.web.index import RunIndex
@@ -16,11 +18,28 @@ GENERATIONS = 2
 """Generations that are kept: while the next is being read, requests read the one before."""
 
 
+class ResultNames:
+    """Implementations and devices that results have, read once and then extended."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self._lock = Lock()
+        self._seen = 0
+        self._names: set[tuple[str, str]] = set()
+
+    def advance(self) -> frozenset[tuple[str, str]]:
+        """All of them, after reading those of results stored since the last call."""
+        with self._lock:
+            found, self._seen = listing.list_names(self._engine, self._seen)
+            self._names.update(found)
+            return frozenset(self._names)
+
+
 class KnownRows:
     """Rows by number, shared by the readers of all projects.
 
     points: results by run, with what they depend on. run_series, made: answers by run. written: shares of the bytes
-    that are written, by result. places, index: of all runs.
+    that are written, by result. places, index, names: of all runs.
     """
 
     def __init__(self, engine: Engine) -> None:
@@ -31,6 +50,7 @@ class KnownRows:
         self.written: dict[int, float | None] = {}
         self.places = Places(engine)
         self.index = RunIndex(engine)
+        self.names = ResultNames(engine)
 
 
 class RowGenerations:

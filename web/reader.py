@@ -123,6 +123,10 @@ class Reader:
         listed = self.projects()
         return listed[0][0] if listed else ""
 
+    def result_names(self) -> frozenset[tuple[str, str]]:
+        """Implementations with their devices, of all results."""
+        return self._shared.get("result names", self._rows.names.advance)
+
     def runs(self) -> list[RunInfo]:
         """All runs of the project, latest first."""
         return self.cache.get("runs", self._runs)

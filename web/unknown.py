@@ -7,16 +7,19 @@ from collections.abc import Iterable, Sequence
 from fastapi import HTTPException
 
 from opgauge.harness.judge.verdict import Kind, Verdict
+from opgauge.harness.store import listing, queries
+from opgauge.harness.store.listing import Filters
 from opgauge.web.comparison import Compared
 from opgauge.web.devices import DeviceInfo
-from opgauge.web.reader import Recent
+from opgauge.web.reader import Reader, Recent
 from opgauge.web.side_by_side import SideBySide
 
 LISTED = 40
 """Most names that a refusal lists."""
 LATEST = "in the latest runs"
 COMPARED = "in these runs"
-"""Places of names: without a run, and of compared runs."""
+STORED = "in any run"
+"""Places of names: without a run, of compared runs, and of all that is stored."""
 
 
 def refuse_unknown(kind: str, given: str, known: Iterable[str], where: str = LATEST) -> None:
@@ -40,6 +43,20 @@ def refuse_unknown_filters(
     refuse_unknown("op", op, (one.case.op for one in compared), COMPARED)
     refuse_unknown("implementation", implementation, (one.implementation for one in compared), COMPARED)
     refuse_unknown("verdict", verdict, (*Verdict, *Kind), "of a comparison")
+
+
+def refuse_unknown_values(reader: Reader, filters: Filters) -> None:
+    """404 for filters of a list by a case, an op, a dtype, an implementation or a device that nothing stored has."""
+    if filters.case_id is not None and not queries.find_case(reader.engine, filters.case_id):
+        raise HTTPException(404, f"no case {filters.case_id}")
+    if filters.op or filters.dtype:
+        cases = reader.cache.get("case names", lambda: listing.list_case_names(reader.engine))
+        refuse_unknown("op", filters.op or "", (op for op, _ in cases), STORED)
+        refuse_unknown("dtype", filters.dtype or "", (dtype for _, dtype in cases), STORED)
+    if filters.implementation or filters.device:
+        names = reader.result_names()
+        refuse_unknown("implementation", filters.implementation or "", (made for made, _ in names), STORED)
+        refuse_unknown("device", filters.device or "", (device for _, device in names), STORED)
 
 
 def refuse_unknown_sides(compared: Sequence[Compared], devices: Iterable[str], *given: str) -> None:

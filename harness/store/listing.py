@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 from sqlalchemy import Connection, Engine, bindparam, func, select
 from sqlalchemy.orm import aliased
 
-from opgauge.harness.store.columns import CHUNK, RESULT
+from opgauge.harness.store.columns import CHUNK, RESULT, keys_named
 from opgauge.harness.store.queries import POINT, CaseInfo, Detail, StoredPoint
 from opgauge.harness.store.run_queries import RunInfo, list_runs
 from opgauge.harness.store.tables import CaseRow, ResultRow, RunRow, SampleRow
@@ -58,7 +58,7 @@ _JUDGED = (
     .order_by(RESULT.id)
     .limit(bindparam("most"))
 )
-_DETAILS = select(*POINT, RESULT.reason, RESULT.data).where(RESULT.id.in_(bindparam("keys", expanding=True)))
+_DETAILS = select(*POINT, RESULT.reason, RESULT.data).where(RESULT.id.in_(keys_named("keys")))
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,6 +148,21 @@ def count_cases(engine: Engine) -> list[tuple[str, int]]:
     query = select(CaseRow.op, func.count(CaseRow.case_id.distinct())).group_by(CaseRow.op).order_by(CaseRow.op)
     with engine.connect() as connection:
         return [(op, count) for op, count in connection.execute(query)]
+
+
+def list_names(engine: Engine, after: int = 0) -> tuple[list[tuple[str, str]], int]:
+    """Implementations with their devices, of the results with numbers above `after`, and the largest number."""
+    query = select(ResultRow.implementation, ResultRow.device).distinct()
+    with engine.connect() as connection:
+        last = connection.execute(select(func.max(ResultRow.id))).scalar() or 0
+        chosen = query.where(ResultRow.id > after, ResultRow.id <= last) if after else query
+        return [(made, device) for made, device in connection.execute(chosen)], last
+
+
+def list_case_names(engine: Engine) -> list[tuple[str, str]]:
+    """Ops with their dtypes."""
+    with engine.connect() as connection:
+        return [(op, dtype) for op, dtype in connection.execute(select(CaseRow.op, CaseRow.dtype).distinct())]
 
 
 def load_runs(engine: Engine, keys: Collection[int]) -> list[RunInfo]:

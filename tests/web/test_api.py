@@ -10,7 +10,10 @@ from anyio.from_thread import start_blocking_portal
 from fastapi.testclient import TestClient
 from sqlalchemy import event
 
+from opgauge.harness.result.submission import read_submission
+from opgauge.harness.store.bulk import add_run
 from tests.web.dataset import RUNS
+from tests.web.submissions import a_run, store_of
 
 API = "/api/v1"
 
@@ -48,6 +51,7 @@ def test_runs_are_paged_newest_first(client: TestClient) -> None:
     assert len({run["id"] for run in runs}) == RUNS
     assert all(run["results"] == sum(run["statuses"].values()) > 0 for run in runs)
     assert get(client, "/runs", status="interrupted")["items"] == []
+    assert "finished" in get(client, "/runs", 422, status="finnished")["detail"]
     assert len(get(client, "/runs", commit=runs[0]["commit"][:6])["items"]) == 2
     assert len(get(client, "/runs", before=runs[5]["started"])["items"]) == RUNS - 6
     assert get(client, f"/runs/{runs[3]['id'][:8]}") == runs[3] | {
@@ -86,6 +90,23 @@ def test_what_a_page_leaves_out_is_found_further_on(client: TestClient, monkeypa
     monkeypatch.setattr("opgauge.harness.store.listing.PATIENCE_S", 0.0)
     assert len(get(client, "/results", implementation="torch")["items"]) < 100
     assert every(client, "/results", "before", implementation="torch") == expected
+
+
+def test_filters_that_fit_no_result_together_find_nothing(client: TestClient) -> None:
+    """Each value is one that results have: an empty list is the answer, not an unknown name."""
+    assert get(client, "/results", op="lerp", implementation="warp_rows")["items"] == []
+    assert get(client, "/cases", op="lerp", dtype="float16")["items"] == []
+
+
+def test_a_name_is_known_from_its_first_result_on(writable: TestClient) -> None:
+    """Names that are remembered are extended when results come."""
+    get(writable, "/results", 404, implementation="later")
+    run = a_run(6)
+    for one in run["results"]:
+        one["trial"]["implementation"] = one["trial"]["implementation"].replace("torch", "later")
+    add_run(store_of(writable).engine, read_submission(run))
+    assert get(writable, "/results", implementation="later")["items"]
+    assert get(writable, "/results", implementation="later", device="cuda:0")["items"] == []
 
 
 def test_one_result_has_its_samples(client: TestClient) -> None:

@@ -7,11 +7,13 @@ from typing import Annotated, Any
 from fastapi import APIRouter, HTTPException, Query, Response
 
 from opgauge.harness.store import listing, queries
+from opgauge.harness.store.listing import Filters
 from opgauge.web.api.answer import MOST, CaseId, Limit, Name, Offset, OpName, json_answer, page, problems
 from opgauge.web.api.badge import case_badge, op_badge
 from opgauge.web.api.models import CaseModel, CasePage, OpPage, PointPage
 from opgauge.web.api.records import case_record, point_records
 from opgauge.web.deps import ReaderOf
+from opgauge.web.unknown import refuse_unknown_values
 
 router = APIRouter(tags=["cases"])
 LARGEST = 2**63 - 1
@@ -30,12 +32,14 @@ def list_ops(reader: ReaderOf, limit: Limit = MOST, offset: Offset = 0) -> Respo
     return json_answer(page([{"op": op, "cases": count} for op, count in found], limit, offset))
 
 
-@router.get("/cases", response_model=CasePage, responses=problems(422))
+@router.get("/cases", response_model=CasePage, responses=problems(404, 422))
 def list_cases(
     reader: ReaderOf, limit: Limit = 100, after: After = 0, op: Name | None = None, dtype: Name | None = None
 ) -> Response:
-    """Cases, each as it was written last."""
+    """Cases, each as it was written last. An op or a dtype that no case has is 404."""
     found = listing.page_cases(reader.engine, op=op, dtype=dtype, after=after, limit=limit)
+    if not found:
+        refuse_unknown_values(reader, Filters(op=op, dtype=dtype))
     more, found = len(found) > limit, found[:limit]
     return json_answer({"items": [case_record(one) for one in found], "next": found[-1].key if more else None})
 
@@ -58,12 +62,17 @@ def get_series(
     implementation: Name | None = None,
     device: Name | None = None,
 ) -> Response:
-    """Results of a case by run, the latest first. Points with the same fingerprint may be compared in time."""
+    """Results of a case by run, the latest first. Points with the same fingerprint may be compared in time.
+
+    An implementation or a device that no result of any case has is 404.
+    """
     if not queries.find_case(reader.engine, case_id):
         raise HTTPException(404, f"no case {case_id}")
     found = listing.page_series(
         reader.engine, case_id, implementation=implementation, device=device, limit=limit, offset=offset
     )
+    if not found:
+        refuse_unknown_values(reader, Filters(implementation=implementation, device=device))
     more, found = len(found) > limit, found[:limit]
     return json_answer({"items": point_records(reader, found), "next": offset + limit if more else None})
 

@@ -16,6 +16,7 @@ from opgauge.web.api.records import result_records
 from opgauge.web.api.runs import find_run
 from opgauge.web.deps import ReaderOf
 from opgauge.web.reader import Reader
+from opgauge.web.unknown import refuse_unknown_values
 
 router = APIRouter(tags=["results"])
 LARGEST = 2**63 - 1
@@ -40,9 +41,12 @@ def filters_of(
 FiltersOf = Annotated[Filters, Depends(filters_of)]
 
 
-@router.get("/results", response_model=ResultPage, responses=problems(422))
+@router.get("/results", response_model=ResultPage, responses=problems(404, 422))
 def list_results(reader: ReaderOf, filters: FiltersOf, limit: Limit = 100, before: Before = None) -> Response:
-    """Results of all runs, the latest first. A page may have fewer than `limit`: continue while `next` is a number."""
+    """Results of all runs, the latest first. A page may have fewer than `limit`: continue while `next` is a number.
+
+    A filter with a value that no result of any run has is 404, and the answer lists those that there are.
+    """
     return json_answer(_page(reader, filters, before, limit))
 
 
@@ -50,7 +54,7 @@ def list_results(reader: ReaderOf, filters: FiltersOf, limit: Limit = 100, befor
 def list_results_of_run(
     reader: ReaderOf, run_id: RunId, filters: FiltersOf, limit: Limit = 100, before: Before = None
 ) -> Response:
-    """Results of a run, the latest first."""
+    """Results of a run, the latest first. A filter with a value that no result of any run has is 404."""
     of_run = replace(filters, run=find_run(reader, run_id).key)
     return json_answer(_page(reader, of_run, before, limit))
 
@@ -68,4 +72,6 @@ def get_result(reader: ReaderOf, number: Number) -> Response:
 
 def _page(reader: Reader, filters: Filters, before: int | None, limit: int) -> dict[str, Any]:
     found, rest = listing.page_results(reader.engine, filters, before=before, limit=limit)
+    if not found:
+        refuse_unknown_values(reader, filters)
     return {"items": result_records(reader, found), "next": rest}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from datetime import UTC, datetime
-from typing import Annotated
+from typing import Annotated, Literal
 
 from fastapi import APIRouter, HTTPException, Query, Response
 from pydantic import BeforeValidator
@@ -38,7 +38,7 @@ def list_runs(
     reader: ReaderOf,
     limit: Limit = 50,
     offset: Offset = 0,
-    status: Name | None = None,
+    status: Literal["running", "finished", "interrupted", "imported"] | None = None,
     project: Name | None = None,
     commit: Annotated[Name | None, Query(description="The beginning of a commit.")] = None,
     before: Annotated[
