@@ -163,6 +163,16 @@ def test_a_reason_is_read_on_a_phone_without_scrolling(browser: Browser, site: S
                 assert 0 <= box["x"] < box["x"] + box["width"] <= 390, (dark, left, box)
 
 
+def test_a_verdict_is_seen_on_a_phone_without_scrolling(browser: Browser, site: Site) -> None:
+    """It stands beside its case, and a long reason is folded."""
+    for dark in (False, True):
+        with watching(browser, width=390, dark=dark) as watched:
+            watched.open(site.root + addresses(site)["compare"])
+            box = watched.page.get_by_role("region", name="Comparisons").locator("tbody .badge").first.bounding_box()
+            assert box
+            assert 0 <= box["x"] < box["x"] + box["width"] <= 390, (dark, box)
+
+
 def test_the_theme_is_switched_and_kept(browser: Browser, site: Site) -> None:
     """The button turns page and figures dark; the next page is dark as well."""
     with watching(browser) as watched:
