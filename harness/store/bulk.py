@@ -24,7 +24,7 @@ from opgauge.harness.store.result_rows import packed_samples, result_values
 from opgauge.harness.store.run_columns import run_columns
 from opgauge.harness.store.store import case_entry
 from opgauge.harness.store.tables import CaseRow, CeilingRow, DeletionRow, PartRow, ResultRow, RunRow, SampleRow
-from opgauge.harness.store.writer_lock import WRITER
+from opgauge.harness.store.writer_lock import WRITER, order_numbers
 
 KEEP_PARTS = timedelta(days=1)
 """Age at which parts of a run that was never finished are dropped."""
@@ -241,6 +241,7 @@ def _write(engine: Engine, work: Callable[[Connection], _Answer]) -> _Answer:
     for rest in reversed(range(_TRIES)):
         try:
             with WRITER.taken(), engine.begin() as connection:
+                order_numbers(connection)
                 return work(connection)
         except DBAPIError as error:
             if not rest or not _may_pass(error):

@@ -30,6 +30,7 @@ from opgauge.harness.store.result_rows import SAMPLES, packed_samples, result_of
 from opgauge.harness.store.run_columns import run_columns
 from opgauge.harness.store.schema import prepare, upgrade
 from opgauge.harness.store.tables import CaseRow, CeilingRow, ResultRow, RunRow, SampleRow
+from opgauge.harness.store.writer_lock import order_numbers
 
 LATEST = "last"
 """Name of the latest run."""
@@ -159,6 +160,7 @@ class Store:
         check_measured(result)
         trial = result.trial
         with Session(self._engine) as session, session.begin():
+            order_numbers(session.connection())
             key = self._key(run)
             session.execute(update(RunRow).where(RunRow.id == key).values(seen=datetime.now(UTC)))
             case_key = self._case_key(session, trial.case)

@@ -9,6 +9,11 @@ from contextlib import contextmanager
 from pathlib import Path
 from threading import Lock
 
+from sqlalchemy import Connection, func, select
+
+NUMBERS = 0x6F70676E
+"""Advisory lock of PostgreSQL: one transaction at a time gives numbers to results."""
+
 
 class WriterLock:
     """Lock for one writer at a time: waiting for it is fair and short, unlike waiting for SQLite's own lock."""
@@ -37,3 +42,13 @@ class WriterLock:
 
 WRITER = WriterLock()
 """The lock of this process."""
+
+
+def order_numbers(connection: Connection) -> None:
+    """Let the numbers of results that this transaction enters follow all committed ones, until it ends.
+
+    Readers extend what they know by the results with larger numbers. A transaction of another host that had taken
+    smaller ones, and ends later, would be overlooked. SQLite has one writer.
+    """
+    if connection.dialect.name == "postgresql":
+        connection.execute(select(func.pg_advisory_xact_lock(NUMBERS)))

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
+from threading import Event, Thread
+from typing import Any
 
 import numpy as np
 import pytest
@@ -15,7 +17,8 @@ from sqlalchemy import select
 from opgauge.harness.judge.verdict import Rule, Side
 from opgauge.harness.result.ceilings import Ceilings
 from opgauge.harness.result.result import Environment
-from opgauge.harness.store import Store
+from opgauge.harness.result.submission import read_submission
+from opgauge.harness.store import Store, bulk, queries
 from opgauge.harness.store.queries import CaseInfo
 from opgauge.harness.store.tables import ResultRow
 from opgauge.web import comparison
@@ -26,8 +29,9 @@ from opgauge.web.devices import Places
 from opgauge.web.reader import Reader
 from opgauge.web.rows import rows_of
 from opgauge.web.steady import SteadySeries
-from tests.databases import database
+from tests.databases import SERVER, database
 from tests.web.dataset import broken, ceilings, results
+from tests.web.submissions import a_run
 
 
 @pytest.fixture
@@ -168,6 +172,40 @@ def test_places_are_added_to(store: Store) -> None:
             wanted.setdefault(device, set()).add(run_key)
         assert grown.of([case_key]) == whole.of([case_key]) == wanted
     assert grown.of([0]) == {}
+
+
+@pytest.mark.skipif(not SERVER, reason="SQLite has one writer: python -m tests.postgresql")
+def test_results_that_are_committed_late_are_not_overlooked(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A run is being entered while another host enters a result: whoever commits first, both have their places."""
+    inside, go_on, enter = Event(), Event(), bulk._enter_results
+
+    def enter_slowly(*given: Any) -> None:
+        enter(*given)
+        inside.set()
+        go_on.wait(30)
+
+    monkeypatch.setattr(bulk, "_enter_results", enter_slowly)
+    other = store.begin_run(Environment({"cuda:0.model": "a GPU"}, {"commit": "a" * 40}))
+    result = next(iter(results(1, np.random.default_rng(1))))
+    grown = Places(store.engine)
+    threads = [
+        Thread(target=bulk.add_run, args=(store.engine, read_submission(a_run()))),
+        Thread(target=store.add_result, args=(other, result)),
+    ]
+    threads[0].start()
+    assert inside.wait(30)
+    threads[1].start()
+    threads[1].join(1)
+    grown.advance()
+    go_on.set()
+    for thread in threads:
+        thread.join()
+    whole = Places(store.engine)
+    for places in (grown, whole):
+        places.advance()
+    keys = [case.key for case in queries.list_cases(store.engine)]
+    assert grown.of(keys) == whole.of(keys)
+    assert len(frozenset().union(*whole.of(keys).values())) == 2
 
 
 def test_a_run_that_came_is_on_the_page_of_its_case(writable: TestClient) -> None:
