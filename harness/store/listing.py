@@ -63,7 +63,7 @@ _DETAILS = select(*POINT, RESULT.reason, RESULT.data).where(RESULT.id.in_(keys_n
 
 @dataclass(frozen=True, slots=True)
 class Filters:
-    """Filters of results; None leaves a field open. run: its number in this database."""
+    """Filters of results; None leaves a field open. run: its number in this database. project: of the run."""
 
     run: int | None = None
     case_id: str | None = None
@@ -72,6 +72,7 @@ class Filters:
     implementation: str | None = None
     device: str | None = None
     status: str | None = None
+    project: str | None = None
 
     @property
     def is_selective(self) -> bool:
@@ -95,10 +96,11 @@ def page_results(
         return _details(connection, keys), rest
 
 
-def find_result(engine: Engine, number: int) -> Detail | None:
-    """One result, without samples; None without one."""
+def find_result(engine: Engine, number: int, *, project: str | None = None) -> Detail | None:
+    """One result, without samples; None without one, or where its run is of another project."""
+    query = _filtered(Filters(project=project)).where(ResultRow.id == number)
     with engine.connect() as connection:
-        return next(iter(_details(connection, [number])), None)
+        return next(iter(_details(connection, list(connection.execute(query).scalars()))), None)
 
 
 def first_samples(engine: Engine, number: int) -> list[float]:
@@ -110,11 +112,9 @@ def first_samples(engine: Engine, number: int) -> list[float]:
     return values.tolist()
 
 
-def page_series(
-    engine: Engine, case_id: str, *, implementation: str | None, device: str | None, limit: int, offset: int
-) -> list[Detail]:
+def page_series(engine: Engine, filters: Filters, *, limit: int, offset: int) -> list[Detail]:
     """Results of a case, those of the latest runs first, one more than `limit` if there are more."""
-    query = _filtered(Filters(case_id=case_id, implementation=implementation, device=device))
+    query = _filtered(filters)
     query = query.join(RunRow, RunRow.id == ResultRow.run_id)
     ordered = query.order_by(RunRow.started.desc(), ResultRow.id.desc()).limit(limit + 1).offset(offset)
     with engine.connect() as connection:
@@ -179,6 +179,8 @@ def _filtered(filters: Filters) -> Any:
         query = query.where(ResultRow.case_key.in_(select(CaseRow.id).filter_by(**cases)))
     if filters.run is not None:
         query = query.where(ResultRow.run_id == filters.run)
+    if filters.project is not None:
+        query = query.where(ResultRow.run_id.in_(select(RunRow.id).where(RunRow.project == filters.project)))
     for name in ("implementation", "device", "status"):
         value = getattr(filters, name)
         if value is not None:

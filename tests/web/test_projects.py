@@ -67,6 +67,20 @@ def test_a_run_of_another_project_is_not_found(url: str) -> None:
         assert client.get(f"/p/beta%2F2/api/v1/compare?base={run}&head={run}").status_code == 404
 
 
+def test_lists_of_a_project_have_its_results_only(url: str) -> None:
+    """Results, one of them, and the series of a case that both projects measured."""
+    with TestClient(create_app(Settings(database=url))) as client:
+        runs = {run["project"]: run["id"] for run in client.get("/api/v1/runs").json()["items"]}
+        other = client.get("/api/v1/results").json()["items"]
+        case = other[0]["case_id"]
+        for path in ("/results", f"/results?case_id={case}", f"/cases/{case}/series"):
+            assert {one["run"] for one in client.get(f"/api/v1{path}").json()["items"]} == set(runs.values())
+            assert {one["run"] for one in client.get(f"/p/alpha/api/v1{path}").json()["items"]} == {runs["alpha"]}
+        for one in other:
+            is_own = one["run"] == runs["alpha"]
+            assert client.get(f"/p/alpha/api/v1/results/{one['number']}").status_code == (200 if is_own else 404)
+
+
 def test_links_lead_below_a_root_path(filled: str) -> None:
     """Pages, files, the feed and redirects name the path of the proxy."""
     app = create_app(Settings(database=filled))

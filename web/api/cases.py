@@ -68,11 +68,10 @@ def get_series(
     """
     if not queries.find_case(reader.engine, case_id):
         raise HTTPException(404, f"no case {case_id}")
-    found = listing.page_series(
-        reader.engine, case_id, implementation=implementation, device=device, limit=limit, offset=offset
-    )
+    filters = Filters(None, case_id, implementation=implementation, device=device, project=reader.project)
+    found = listing.page_series(reader.engine, filters, limit=limit, offset=offset)
     if not found:
-        refuse_unknown_values(reader, Filters(implementation=implementation, device=device))
+        refuse_unknown_values(reader, filters)
     more, found = len(found) > limit, found[:limit]
     return json_answer({"items": point_records(reader, found), "next": offset + limit if more else None})
 

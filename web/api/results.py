@@ -62,7 +62,7 @@ def list_results_of_run(
 @router.get("/results/{number}", response_model=WholeResultModel, responses=problems(404, 422))
 def get_result(reader: ReaderOf, number: Number) -> Response:
     """One result with its raw samples."""
-    found = listing.find_result(reader.engine, number)
+    found = listing.find_result(reader.engine, number, project=reader.project)
     records = [] if found is None else result_records(reader, [found])
     if found is None or not records:
         raise HTTPException(404, f"no result {number}")
@@ -71,6 +71,7 @@ def get_result(reader: ReaderOf, number: Number) -> Response:
 
 
 def _page(reader: Reader, filters: Filters, before: int | None, limit: int) -> dict[str, Any]:
+    filters = replace(filters, project=reader.project)
     found, rest = listing.page_results(reader.engine, filters, before=before, limit=limit)
     if not found:
         refuse_unknown_values(reader, filters)
