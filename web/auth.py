@@ -25,6 +25,7 @@ from opgauge.harness.store.audit import add_audit
 from opgauge.harness.store.tokens import Token, find_token, note_use
 from opgauge.web.observe import note_token, request_id
 from opgauge.web.rate import RateLimits
+from opgauge.web.scope import select_project
 
 LONGEST = 200
 OPEN_PATHS = ("/healthz",)
@@ -98,6 +99,8 @@ def address_of(request: Request) -> str:
 class ReadGuard:
     """Middleware that requires a token for reading: `Authorization: Bearer`, or the password of a browser.
 
+    A token of a project reads that project: an address without one is taken for the project's.
+
     The password permits reading only, as a browser also sends it with requests that other sites cause.
     """
 
@@ -126,6 +129,11 @@ class ReadGuard:
         token = check_token(self._engine, self._limits, address, secret)
         note_token(token.name)
         scope.setdefault("state", {})["token"] = token
+        if token.project is not None and scope["method"] == "GET":
+            selected = scope.get("project")
+            check_project(token, token.project if selected is None else selected)
+            if selected is None:
+                select_project(scope, token.project)
 
 
 def secret_of(header: bytes) -> str:

@@ -61,6 +61,13 @@ class ProjectScope:
         await self.app(scope, receive, send)
 
 
+def select_project(scope: _Message, project: str) -> None:
+    """Make a request without a project one of this project, as if its address had the prefix."""
+    root = scope.get("root_path", "")
+    inner = root + prefix(project)
+    scope.update(project=project, root_path=inner, path=inner + (scope["path"].removeprefix(root) or "/"))
+
+
 def prefix(project: str) -> str:
     """Path of a project."""
     return f"/p/{quote(project or UNNAMED, safe='')}"

@@ -11,9 +11,11 @@ import pytest
 from fastapi.testclient import TestClient
 
 from opgauge.harness.result.submission import read_submission
+from opgauge.harness.scope import Scope
 from opgauge.harness.settings import Settings
 from opgauge.harness.store import Store
 from opgauge.harness.store.bulk import add_run
+from opgauge.harness.store.tokens import create_token
 from opgauge.web.app import create_app
 from tests.databases import database
 from tests.web.reading_pages import PLAIN
@@ -79,6 +81,27 @@ def test_lists_of_a_project_have_its_results_only(url: str) -> None:
         for one in other:
             is_own = one["run"] == runs["alpha"]
             assert client.get(f"/p/alpha/api/v1/results/{one['number']}").status_code == (200 if is_own else 404)
+
+
+def test_a_token_of_a_project_reads_that_project_only(url: str) -> None:
+    """Another project is refused, and an address without a project shows the token's, with its links."""
+    with Store.open(url) as store:
+        secret = create_token(store.engine, "reader", Scope.READ, project="alpha")
+    reading = {"Authorization": f"Bearer {secret}"}
+    with TestClient(create_app(Settings(database=url), guarded=True), headers=reading) as client:
+        own = client.get("/p/alpha/api/v1/runs").json()
+        assert [run["project"] for run in own["items"]] == ["alpha"]
+        assert client.get("/api/v1/runs").json() == own
+        assert {one["run"] for one in client.get("/api/v1/results").json()["items"]} == {own["items"][0]["id"]}
+        for path in ("/", "/runs", "/regressions", "/api/v1/runs", "/api/v1/results", "/metrics"):
+            assert client.get(f"/p/beta%2F2{path}").status_code == client.head(f"/p/beta%2F2{path}").status_code == 403
+        for path in ("/api/v1/runs", "/p/alpha/api/v1/runs"):
+            assert client.get(f"{path}?project=alpha").json() == own
+            assert client.get(path, params={"project": "beta/2"}).status_code in {404, 422}
+            assert client.get(f"{path}?project=beta").status_code == 404
+        page = client.get("/").text
+        assert "beta" not in page.partition("<main")[2]
+        assert {link for link in LINK.findall(page) if link.startswith("/")} >= {"/p/alpha/runs"}
 
 
 def test_links_lead_below_a_root_path(filled: str) -> None:

@@ -47,8 +47,9 @@ def list_runs(
 ) -> Response:
     """Runs, newest first."""
     until = None if before is None else _in_utc(before)
-    if project is not None and not reader.of_project(project).is_there():
-        raise HTTPException(404, f"there is no project {project}")
+    is_outside = reader.project not in {None, project}
+    if project is not None and (is_outside or not reader.of_project(project).is_there()):
+        raise HTTPException(404, f"there is no project {project}" + (f" below {reader.project}" if is_outside else ""))
     found = run_queries.list_runs(
         reader.engine,
         limit=limit + 1,
