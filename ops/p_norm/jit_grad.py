@@ -11,6 +11,7 @@ from opgauge.ops._cpu.jit import (
     INNER,
     half_registers,
     narrow,
+    whole_registers,
     widen,
 )
 from opgauge.ops._cpu.jit_powers import power
@@ -39,17 +40,23 @@ def _gradient(x: Any, y: Any, dy: Any, slope: int, q: Any) -> Any:
         value = power(size, q)
         value = (value if x > 0 else -value) * dy
     # the power of a ratio that underflows is infinite, and 0 times that is NaN
-    lost = x == 0 or (size == 0 and dy == 0 and y < np.inf)
+    lost = (x == 0) | ((size == 0) & (dy == 0) & (y < np.inf))  # without branches, so that loops vectorise
     masked = lost if slope == BELOW_ONE else y == 0
     return type(q)(0) if masked else value
 
 
+def _registers(slope: int) -> Any:
+    """Vector width for one gradient mode: powers take longer than stores that cross cache lines."""
+    return whole_registers if slope in (GENERAL, BELOW_ONE) else half_registers
+
+
 def _along(slope: int) -> Any:
     """The loop along a row for one gradient mode."""
+    prefer = _registers(slope)
 
     @njit(**INNER)
     def loop(x: Any, row: int, first: int, end: int, y: Any, dy: Any, dx: Any, q: Any) -> None:
-        half_registers()
+        prefer()
         start = np.uint64(first)
         for index in range(np.uint64(end - first)):
             at = start + index
@@ -60,10 +67,11 @@ def _along(slope: int) -> Any:
 
 def _across(slope: int) -> Any:
     """The loop across columns for one gradient mode."""
+    prefer = _registers(slope)
 
     @njit(**INNER)
     def loop(x: Any, row: int, y: Any, dy: Any, slot: int, dx: Any, q: Any) -> None:
-        half_registers()
+        prefer()
         for k in range(x.shape[1]):
             value = _gradient(widen(x[row, k]), widen(y[slot, k]), widen(dy[slot, k]), slope, q)
             dx[row, k] = narrow(value, dx[row, k])
@@ -71,12 +79,13 @@ def _across(slope: int) -> Any:
     return loop
 
 
-def _each(slope: int) -> Any:
+def loop_over_elements(slope: int) -> Any:
     """The loop over elements with a norm each for one gradient mode."""
+    prefer = _registers(slope)
 
     @njit(**INNER)
     def loop(x: Any, first: int, count: int, norms: Any, grads: Any, dx: Any, q: Any) -> None:
-        half_registers()
+        prefer()
         start = np.uint64(first)
         for k in range(np.uint64(count)):
             value = _gradient(widen(x[start + k]), norms[k], grads[k], slope, q)
@@ -92,7 +101,7 @@ _across_sign, _across_linear, _across_quadratic, _across_general, _across_below_
     _across(slope) for slope in (SIGN, LINEAR, QUADRATIC, GENERAL, BELOW_ONE)
 )
 _each_sign, _each_linear, _each_quadratic, _each_general, _each_below_one = (
-    _each(slope) for slope in (SIGN, LINEAR, QUADRATIC, GENERAL, BELOW_ONE)
+    loop_over_elements(slope) for slope in (SIGN, LINEAR, QUADRATIC, GENERAL, BELOW_ONE)
 )
 
 
