@@ -8,6 +8,7 @@
 Numba's OpenMP runtime ends a parallel loop with a barrier, at which the caller waits for every thread, even for one
 that is not scheduled yet. On a host with one other busy process that costs hundreds of microseconds.
 oneTBB steals work: the caller runs every task that no other thread has begun. `load_runtime` selects it for Numba.
+While other processes use the processors, kernels run in the calling thread: see `opgauge.ops._cpu.load`.
 """
 
 from __future__ import annotations
@@ -19,6 +20,8 @@ from functools import cache
 from importlib.metadata import PackageNotFoundError, distribution
 from types import FunctionType
 from typing import Any
+
+from opgauge.ops._cpu.load import HOST
 
 BYTES_PER_NS = 32.0
 """Bytes that one thread moves in a nanosecond from its second-level cache."""
@@ -78,8 +81,20 @@ class Parallel:
         self.__name__ = function.__name__
 
     def on(self, threads: int) -> Any:
-        """The compiled function for that many threads; 1 runs in the calling thread."""
-        several = threads > 1
+        """The function for that many threads; 1 runs in the calling thread, others while processors are free."""
+        if threads == 1:
+            return self.compiled(several=False)
+        with_threads = self.compiled(several=True)
+
+        def run(*arguments: Any) -> Any:
+            if HOST.leaves_processors():
+                return with_threads(*arguments)
+            return self.compiled(several=False)(*arguments)
+
+        return run
+
+    def compiled(self, *, several: bool) -> Any:
+        """Numba's function for several threads or one."""
         if several not in self._compiled:
             from numba import njit
 

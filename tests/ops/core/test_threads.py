@@ -14,6 +14,7 @@ from numba import get_num_threads, prange
 
 from opgauge.ops import dtype_info, find_kernel, find_op
 from opgauge.ops._cpu import threads
+from opgauge.ops._cpu.load import HOST
 from opgauge.ops._cpu.threads import count, load_runtime, parallel
 from tests.ops.attempts import case_of, inputs_of
 
@@ -46,7 +47,7 @@ def test_one_thread_is_compiled_without_a_parallel_region() -> None:
     """The compilation for one thread contains no parallel loop, which would cost a launch."""
     double.on(1)(np.zeros(3), np.zeros(3))
     assert not double.on(1).targetoptions.get("parallel")
-    assert double.on(2).targetoptions["parallel"]
+    assert double.compiled(several=True).targetoptions["parallel"]
 
 
 def test_small_work_stays_in_the_calling_thread(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -59,6 +60,25 @@ def test_small_work_stays_in_the_calling_thread(monkeypatch: pytest.MonkeyPatch)
     assert count(0, operations) == get_num_threads()
     monkeypatch.setattr(threads, "load_runtime", lambda: False)
     assert count(nbytes) == 1
+
+
+@pytest.mark.parametrize("is_free", [True, False])
+def test_threads_start_while_processors_are_free(is_free: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A kernel bound for several threads runs in the calling one as long as other processes use the processors."""
+    several: list[bool] = []
+
+    def compiled(self: Any, *, several: bool, made: list[bool] = several) -> Any:
+        del self
+        return lambda: made.append(several)
+
+    monkeypatch.setattr(threads.Parallel, "compiled", compiled)
+    monkeypatch.setattr(HOST, "leaves_processors", lambda: not is_free)
+    run = double.on(2)
+    run()
+    monkeypatch.setattr(HOST, "leaves_processors", lambda: is_free)
+    run()
+    double.on(1)()
+    assert several == [not is_free, is_free, False]
 
 
 SMALL, LARGE = {"x": (1, 8, 8, 8), "filter": (8, 8, 3, 3)}, {"x": (1, 64, 28, 28), "filter": (64, 64, 3, 3)}
@@ -125,6 +145,7 @@ def test_kernels_give_the_same_bits_on_several_threads(
     """Elementwise kernels write the same bits on one thread as on several."""
     rng, found = np.random.default_rng(0), []
     inputs = {name: rng.standard_normal(shape).astype(dtype_info(dtype).numpy) for name, shape in shapes.items()}
+    monkeypatch.setattr(HOST, "leaves_processors", lambda: True)
     for least in (np.inf, 0.0):
         monkeypatch.setattr(threads, "PAYS_NS", least)
         out = {name: np.full(shape, 7, dtype_info(dtype).numpy) for name, shape in outputs.items()}
