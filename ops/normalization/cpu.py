@@ -26,7 +26,7 @@ _CHUNKS = declare(
     ops=("normalization",),
     why="parts of the rows that are summed separately, channels last: even shares against adding up",
 )
-LINE, NARROW, LEAST_ROWS = 256, 32, 256
+LINE, NARROW, LEAST_ROWS = 512, 128, 256
 """Columns, a line of several rows: its columns, the most of one row, and the fewest rows."""
 SHORT = 16
 """Channels first: most elements of a channel that are columns, so that loops are long."""

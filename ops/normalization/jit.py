@@ -239,20 +239,25 @@ def moments_of_columns(x: Any, rest: Any, mean: Any, variance: Any, partial: Any
 
 
 @njit(**INNER)
-def _apply_to_row(x: Any, row: int, mean: Any, scale: Any, shift: Any, addend: Any, y: Any) -> None:
-    at = uintp(row)
-    if addend.size:
-        for column in range(uintp(x.shape[1])):
-            value = (widen(x[at, column]) - mean[column]) * scale[column] + shift[column]
-            y[at, column] = narrow(value + widen(addend[at, column]), x[at, column])
-    else:
-        for column in range(uintp(x.shape[1])):
-            value = (widen(x[at, column]) - mean[column]) * scale[column] + shift[column]
-            y[at, column] = narrow(value, x[at, column])
+def _apply_columns(x: Any, begin: int, end: int, mean: Any, scale: Any, shift: Any, addend: Any, y: Any) -> None:
+    """Rows from `begin` to `end`: a call for each would cost more than a short row."""
+    columns = uintp(x.shape[1])
+    for row in range(uintp(begin), uintp(end)):
+        if addend.size:
+            for column in range(columns):
+                value = (widen(x[row, column]) - mean[column]) * scale[column] + shift[column]
+                y[row, column] = narrow(value + widen(addend[row, column]), x[row, column])
+        else:
+            for column in range(columns):
+                value = (widen(x[row, column]) - mean[column]) * scale[column] + shift[column]
+                y[row, column] = narrow(value, x[row, column])
 
 
 @parallel(error_model="numpy")
 def apply_to_columns(x: Any, mean: Any, scale: Any, shift: Any, addend: Any, y: Any) -> None:
     """Like `apply_to_rows`, for (rows, C)."""
-    for row in prange(x.shape[0]):
-        _apply_to_row(x, np.int64(row), mean, scale, shift, addend, y)
+    rows = x.shape[0]
+    pieces = min(rows, PIECES)
+    for piece in prange(pieces):
+        begin, end = rows * np.int64(piece) // pieces, rows * (np.int64(piece) + 1) // pieces
+        _apply_columns(x, begin, end, mean, scale, shift, addend, y)
