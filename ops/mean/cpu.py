@@ -17,10 +17,12 @@ BLOCK = 1 << 12
 """Elements per block sum in the accumulating dtype; block sums are added in float64."""
 TASKS = 16
 """Tasks per thread, for load balance."""
-NARROW, LINE = 64, 256
-"""Maximum columns of which several rows are summed in one vector loop, and its elements."""
+NARROW, LINE, SHORT_LINE = 64, 256, 32
+"""Maximum columns of which several rows are summed in one vector loop, its elements, and the fewest."""
 MOST_COLUMNS = 2048
 """Maximum columns of a task that sums few rows."""
+LEAST_SLOTS = 64
+"""Fewest results between two groups of axes for which threads take results, and one loop many short rows."""
 LEAST_BLOCKS = 16
 """Fewest blocks of few rows and columns that share the memory for sums, instead of a task for each."""
 
@@ -62,6 +64,10 @@ def _step(layout: Reduction, x: Any, result: Any) -> Bound:
     if b == 1 and layout.length <= BLOCK:
         rows, pieces = source.reshape(a, layout.length), pieces_for(threads, TASKS)
         return bind(jit.mean_of_rows.on(threads), rows, target.reshape(-1), zero, pieces)
+    if b > 1 and r2 <= BLOCK and (threads == 1 or a * b >= LEAST_SLOTS):
+        tasks = min(b, pieces_for(threads, TASKS))
+        rows = source.reshape(-1, r2)
+        return bind(jit.mean_of_short_pieces.on(threads), rows, target.reshape(-1), b, r1, tasks, zero)
     pieces, length = (r1, r2) if b > 1 else (1, layout.length)
     partial = np.empty((a, b, pieces, -(-length // BLOCK)))
     return bind(jit.mean_of_pieces.on(threads), source.reshape(-1, length), target.reshape(-1), partial, zero)
@@ -71,21 +77,22 @@ def _columns(layout: Reduction, source: Any, target: Any, zero: Any, threads: in
     """Means along columns."""
     from opgauge.ops.mean import jit
 
-    a, r1, b, r2, c = layout.shape
+    a, _, b, _, c = layout.shape
     if c <= NARROW and b == 1 and layout.length <= jit.DEPTH and a >= LEAST_BLOCKS:
         blocks = source.reshape(a, layout.length, c), target.reshape(a, c)
         return bind(jit.mean_of_few_rows.on(threads), *blocks, zero, pieces_for(threads, TASKS))
-    line = LINE // c * c
-    if c <= NARROW and b == 1 and layout.length * c >= 2 * line:
+    line = min(LINE // c, layout.length // 2) * c
+    if c <= NARROW and b == 1 and line >= SHORT_LINE:
         parts = max(1, min(TASKS // a, layout.length * c // BLOCK))
         rows = source.reshape(a, -1), target.reshape(a, c), np.empty((a, parts, line))
         return bind(jit.mean_of_narrow_columns.on(threads), *rows, zero)
-    columns, means = source.reshape(a, r1, b, r2, c), target.reshape(a, b, c)
+    shape = (a, 1, 1, layout.length, c) if b == 1 else layout.shape  # rows lie one after the other
+    columns, means = source.reshape(-1, c), target.reshape(-1, c)
     if layout.length <= jit.DEPTH:
         tile = max(jit.TILE, min(MOST_COLUMNS, a * b * c // (threads * TASKS)))
-        return bind(jit.mean_of_short_columns.on(threads), columns, means, zero, tile)
-    partial = np.empty((_parts(layout, jit.TILE), a, b, c))
-    return bind(jit.mean_of_columns.on(threads), columns, means, partial, zero)
+        return bind(jit.mean_of_short_columns.on(threads), columns, means, zero, shape, tile)
+    partial = np.empty((_parts(layout, jit.TILE), a * b, c))
+    return bind(jit.mean_of_columns.on(threads), columns, means, partial, zero, shape)
 
 
 def _parts(layout: Reduction, tile: int) -> int:

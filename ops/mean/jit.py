@@ -62,10 +62,52 @@ def mean_of_pieces(x: Any, out: Any, partial: Any, zero: Any) -> None:
         out[slot] = narrow(_sum(parts, slot, 0, pieces * blocks, 0.0) / (pieces * length), out[slot])
 
 
+@njit(fastmath={"reassoc", "contract", "nsz"}, **INNER)
+def _sum_pieces(x: Any, i: int, begin: int, end: int, pieces: int, b: int, zero: Any, out: Any) -> None:
+    """Means of the slots from `begin` to `end` of group `i`: the rows of all pieces, each in one go."""
+    whole_registers()
+    length, width = np.uint64(x.shape[1]), np.uint64(end - begin)
+    totals = np.zeros(width)
+    for u in range(pieces):
+        first = np.uint64((i * pieces + u) * b + begin)
+        for k in range(width):
+            total = zero
+            for index in range(length):
+                total += widen(x[first + k, index])
+            totals[k] += total
+    for k in range(width):
+        at = np.uint64(i * b + begin) + k
+        out[at] = narrow(totals[k] / (pieces * np.int64(length)), out[at])
+
+
+@parallel(error_model="numpy")
+def mean_of_short_pieces(x: Any, out: Any, b: int, pieces: int, tasks: int, zero: Any) -> None:
+    """Like `mean_of_pieces`, for rows of at most a block: x (a pieces b, length) into out (a b,), in `tasks` per a."""
+    groups = out.size // b
+    for task in prange(groups * tasks):
+        i, part = np.int64(task) // tasks, np.int64(task) % tasks
+        _sum_pieces(x, i, b * part // tasks, b * (part + 1) // tasks, pieces, b, zero, out)
+
+
 @njit(**INNER)
 def _add_row(x: Any, totals: Any) -> None:
     for index in range(x.size):
         totals[index] += widen(x[index])
+
+
+@njit(**INNER)
+def _add_rows(x: Any, row: int, count: int, first: int, totals: Any) -> None:
+    """Add x[row + n, first + index] to totals[index] for `count` rows, two at a time: totals are read half as often."""
+    whole_registers()
+    base, start, size = np.uint64(row), np.uint64(first), np.uint64(totals.size)
+    for pair in range(np.uint64(count // 2)):
+        upper = base + np.uint64(2) * pair
+        for index in range(size):
+            totals[index] += widen(x[upper, start + index]) + widen(x[upper + np.uint64(1), start + index])
+    if count % 2:
+        last = base + np.uint64(count - 1)
+        for index in range(size):
+            totals[index] += widen(x[last, start + index])
 
 
 @njit(**INNER)
@@ -142,47 +184,43 @@ def mean_of_narrow_columns(x: Any, out: Any, partial: Any, zero: Any) -> None:
 
 
 @parallel(error_model="numpy")
-def mean_of_short_columns(x: Any, out: Any, zero: Any, tile: int) -> None:
-    """Means of x (a, r1, b, r2, c) into out (a, b, c), for at most `DEPTH` rows, by tiles of columns.
+def mean_of_short_columns(x: Any, out: Any, zero: Any, shape: Any, tile: int) -> None:
+    """Means of x (a r1 b r2, c) into out (a b, c), for at most `DEPTH` rows, by tiles of columns.
 
     Such sums need no float64: it would be most of the time, and an array of the size of x for two rows.
     """
-    a, r1, b, r2, c = x.shape
+    _, r1, b, r2, c = shape
     tiles = (c + tile - 1) // tile
-    for task in prange(a * b * tiles):
-        i, j, first = task // (b * tiles), task // tiles % b, task % tiles * tile
+    for task in prange(out.shape[0] * tiles):
+        slot, first = np.int64(task) // tiles, np.int64(task) % tiles * tile
         end = min(first + tile, c)
         totals = np.full(end - first, zero)
         for u in range(r1):
-            for v in range(r2):
-                _add_row(x[i, u, j, v, first:end], totals)
-        _divide(totals, type(zero)(r1 * r2), out[i, j, first:end])
+            _add_rows(x, ((slot // b * r1 + u) * b + slot % b) * r2, r2, first, totals)
+        _divide(totals, type(zero)(r1 * r2), out[slot, first:end])
 
 
 @parallel(error_model="numpy")
-def mean_of_columns(x: Any, out: Any, partial: Any, zero: Any) -> None:
-    """Means of x (a, r1, b, r2, c) into out (a, b, c), rows shared by threads: partial (parts, a, b, c), float64."""
-    a, r1, b, r2, c = x.shape
-    parts = partial.shape[0]
+def mean_of_columns(x: Any, out: Any, partial: Any, zero: Any, shape: Any) -> None:
+    """Means of x (a r1 b r2, c) into out (a b, c), rows shared by threads: partial (parts, a b, c), float64."""
+    _, r1, b, r2, c = shape
+    parts, slots = partial.shape[0], partial.shape[1]
     tiles = (c + TILE - 1) // TILE
-    for task in prange(parts * a * b * tiles):
-        part, slot = task // (a * b * tiles), task % (a * b * tiles)
-        i, j, first = slot // (b * tiles), slot // tiles % b, slot % tiles * TILE
+    for task in prange(parts * slots * tiles):
+        part, slot = np.int64(task) // (slots * tiles), np.int64(task) // tiles % slots
+        first = np.int64(task) % tiles * TILE
         end = min(first + TILE, c)
         totals = np.full(end - first, zero)
-        into = partial[part, i, j, first:end]
+        into = partial[part, slot, first:end]
         into[:] = 0
-        row = r1 * r2 * part // parts
-        u, v = row // r2, row % r2
-        for step in range(r1 * r2 * (part + 1) // parts - row):
-            _add_row(x[i, u, j, v, first:end], totals)
-            v += 1
-            if v == r2:
-                u, v = u + 1, 0
-            if step % DEPTH == DEPTH - 1:
-                _spill(totals, into, zero)
-        _spill(totals, into, zero)
+        step, last = r1 * r2 * part // parts, r1 * r2 * (part + 1) // parts
+        while step < last:
+            u, v = step // r2, step % r2
+            count = min(r2 - v, last - step, DEPTH)
+            _add_rows(x, ((slot // b * r1 + u) * b + slot % b) * r2 + v, count, first, totals)
+            _spill(totals, into, zero)
+            step += count
         if parts == 1:
-            _divide(into, r1 * r2, out[i, j, first:end])
+            _divide(into, r1 * r2, out[slot, first:end])
     if parts > 1:
-        _add_parts(partial.reshape(parts, a * b * c), r1 * r2, out.reshape(a * b * c))
+        _add_parts(partial.reshape(parts, slots * c), r1 * r2, out.reshape(slots * c))
