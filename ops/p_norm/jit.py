@@ -162,10 +162,7 @@ def _finish_all(sums: Any, y: Any, mode: int, p: Any) -> None:
 
 @parallel(error_model="numpy")
 def norm_rows(x: Any, y: Any, partial: Any, chunks: int, mode: int, p: Any) -> None:
-    """Norms of x (a pieces b, length) into y (a b,) in chunks; rows in blocks, partial (a, pieces, b, blocks).
-
-    A chunk has many whole rows, or one block of a row.
-    """
+    """Norms of x (a pieces b, length) into y (a b,), chunks of rows or of a block; partial (a, pieces, b, blocks)."""
     _, pieces, b, blocks = partial.shape
     flat, length, parts = partial.reshape(-1), x.shape[1], pieces * blocks
     for chunk in prange(chunks):
@@ -346,5 +343,8 @@ def norm_of_few_rows(x: Any, y: Any, sizes: Any, pieces: int, mode: int, p: Any)
             end = min(first + each, last)
             some, results = terms[: (end - first) * length * c], sums[: (end - first) * c]
             _write_terms(x, first * length * c, some, mode, p)
-            _merge_terms(some, length, c, results, mode)
+            if c == 1 and mode == POWER:
+                _sum_absolute(some.reshape(end - first, length), (0, end - first), (0, length), results, p)
+            else:
+                _merge_terms(some, length, c, results, mode)
             _finish_all(results, y[first * c : end * c], mode, p)
