@@ -14,10 +14,13 @@ uintp = np.uintp
 
 
 @njit(fastmath={"reassoc", "contract", "nsz"}, **INNER)
-def _sum(x: Any, y: Any, zero: Any) -> Any:
+def _sum(x: Any, y: Any, row: int, first: int, end: int, zero: Any) -> Any:
+    """Sum of x[row, first:end] times y[row, first:end]."""
+    whole_registers()
     total = zero
-    for index in range(x.size):
-        total += widen(x[index]) * widen(y[index])
+    at, start = uintp(row), uintp(first)
+    for index in range(uintp(end - first)):
+        total += widen(x[at, start + index]) * widen(y[at, start + index])
     return total
 
 
@@ -27,9 +30,9 @@ def dot_of_long_rows(x: Any, y: Any, out: Any, partial: Any, zero: Any) -> None:
     rows, length = x.shape
     blocks = partial.shape[1]
     for task in prange(rows * blocks):
-        row, block = task // blocks, task % blocks
+        row, block = np.int64(task) // blocks, np.int64(task) % blocks
         first, end = length * block // blocks, length * (block + 1) // blocks
-        partial[row, block] = _sum(x[row, first:end], y[row, first:end], zero)
+        partial[row, block] = _sum(x, y, row, first, end, zero)
     for row in range(rows):
         total = partial[row, 0]
         for block in range(1, blocks):
