@@ -11,6 +11,8 @@ from opgauge.harness.measure.cpu import switches_of_process
 
 TASKS = Path("/proc/self/task")
 """Folder of Linux with the state of each thread of this process."""
+MANY_THREADS = 1.3
+"""CPU time per wall time above which a kernel uses several threads."""
 MOST_WAITED = 0.1
 """Largest share of a call's time that its threads may wait for a CPU, summed, without being disturbed."""
 
@@ -21,6 +23,11 @@ class CallTime(NamedTuple):
     cpu_ns: int
     wall_ns: int
     disturbed: bool = False
+
+    @property
+    def uses_several_threads(self) -> bool:
+        """Whether more than one thread worked."""
+        return self.cpu_ns > MANY_THREADS * self.wall_ns
 
     def of_each(self, calls: int) -> Self:
         """Mean time of each of several calls."""

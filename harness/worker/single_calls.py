@@ -16,7 +16,7 @@ from opgauge.harness.result.time_text import time_text
 from opgauge.harness.worker import protocol
 from opgauge.harness.worker.attempt import Attempt, WrongError
 from opgauge.harness.worker.audit import Audit
-from opgauge.harness.worker.call_time import CallTime, Clocks
+from opgauge.harness.worker.call_time import MANY_THREADS, CallTime, Clocks
 from opgauge.harness.worker.phases import Phases
 from opgauge.harness.worker.succession import Succession
 from opgauge.ops import Bound
@@ -27,8 +27,6 @@ MOST_DEARER, LEAST_DEARER_NS = 1.6, 2_000
 """Largest ratio of a call on changed inputs to one on unchanged inputs, and least difference in ns."""
 MOST_SLOWER, SLACK_NS, THREADS_SLACK_NS = 8.0, 50_000, 100_000_000
 """Largest ratio of a single call to one of many in a row, and least difference in ns, for caches and idle threads."""
-MANY_THREADS = 1.3
-"""Processor time per wall time above which a kernel uses several threads."""
 THREADS_NS = 5_000
 """Time of a call above which it may use several threads."""
 PAUSE_S = 0.001
@@ -209,9 +207,12 @@ def is_dearer(thorough: Sequence[CallTime], usual: Sequence[CallTime]) -> bool:
     """Whether calls of one kind do more work than those of the other.
 
     Wall time decides where other processes left the calls alone, since a kernel could burn CPU time. CPU time decides
-    beside other processes; by itself it would not do: two threads that share a core take twice that of one.
+    beside other processes; by itself it would not do: two threads that share a core take twice that of one. Calls on
+    one thread, as a kernel may choose beside other processes, have longer wall times than those on several.
     """
-    quiet = [[one.wall_ns for one in times if not one.disturbed] for times in (thorough, usual)]
+    on_several = any(one.uses_several_threads for one in usual)
+    comparable = [one for one in thorough if one.uses_several_threads or not on_several]
+    quiet = [[one.wall_ns for one in times if not one.disturbed] for times in (comparable, usual)]
     if all(quiet):
         if min(quiet[0]) <= _most_ns(min(quiet[1])):
             return False

@@ -30,8 +30,21 @@ ONE_THREAD, TWO_THREADS = CallTime(22 * MS, 22 * MS), CallTime(42 * MS, 21 * MS)
         ([TWO_THREADS._replace(wall_ns=90 * MS, disturbed=True)] * 9, [TWO_THREADS] * 9, False),
         ([TWO_THREADS._replace(wall_ns=90 * MS, disturbed=True)] * 9, [CallTime(12 * MS, 12 * MS)] * 9, True),
         ([TWO_THREADS] * 9, [CallTime(12 * MS, 90 * MS, disturbed=True)] * 9, True),
+        ([ONE_THREAD] * 9, [CallTime(22 * MS, 11 * MS)] * 9, False),
+        ([ONE_THREAD] * 9, [CallTime(12 * MS, 6 * MS)] * 9, True),
+        ([ONE_THREAD] * 9, [CallTime(12 * MS, 12 * MS)] * 9, True),
     ],
-    ids=["one thread once", "skips", "burns", "beside another process", "skips beside one", "skips and is disturbed"],
+    ids=[
+        "one thread once",
+        "skips",
+        "burns",
+        "beside another process",
+        "skips beside one",
+        "skips and is disturbed",
+        "fewer threads",
+        "skips on two threads",
+        "skips on one thread",
+    ],
 )
 def test_calls_that_do_more_work_are_dearer(thorough: list[CallTime], usual: list[CallTime], *, dearer: bool) -> None:
     """Wall time decides where calls were left alone, and CPU time too where they were not."""
