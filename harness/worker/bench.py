@@ -24,7 +24,7 @@ from opgauge.harness.worker import protocol
 from opgauge.harness.worker.attempt import Attempt, Trusted, WrongError
 from opgauge.harness.worker.audit import Audit
 from opgauge.harness.worker.buffers import Buffers
-from opgauge.harness.worker.damage import with_damage, with_disturbance, with_late_damage, with_threads
+from opgauge.harness.worker.damage import repaired, with_damage, with_disturbance, with_late_damage, with_threads
 from opgauge.harness.worker.device_settings import is_exhausted
 from opgauge.harness.worker.faults import FAULTS, blamed_on_op, fault_fields
 from opgauge.harness.worker.held import HeldKernel
@@ -144,8 +144,10 @@ class Bench:
         """The result of a trial, judged by what it left in the process, which is restored."""
         if result.trial.backend != "cpu" and is_exhausted():
             result = replace(result, extra={**result.extra, "unfit": True})
+        damage = repaired(result, before)
+        self.settled = damage.after
         result = with_disturbance(
-            with_damage(result, before, self.threads), zip(self.left, self.left_used, strict=False)
+            with_damage(result, damage, self.threads), zip(self.left, self.left_used, strict=False)
         )
         if "waiting_threads" in result.extra:
             self.left.append(self.threads)

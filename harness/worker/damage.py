@@ -15,14 +15,20 @@ PEERS_MAY = ("children", "blas_threads", "handlers", "torch_state", "environment
 """Fields of the process's state that a peer may change."""
 
 
-def with_damage(result: Result, before: ProcessState, threads: LeftThreads) -> Result:
-    """The result of a trial after restoring the process's previous state.
+def repaired(result: Result, before: ProcessState) -> Damage:
+    """Changes by a trial, after restoring the process's previous state.
+
+    Peers in torch may start threads and processes of their own.
+    """
+    return restore(before, PEERS_MAY if result.trial.implementation in PEERS else ())
+
+
+def with_damage(result: Result, damage: Damage, threads: LeftThreads) -> Result:
+    """The result of a trial that changed its process.
 
     Changes that a kernel made are its fault. A process that cannot be restored, or whose threads do not rest, is marked
     as unfit for other trials.
-    Peers in torch may start threads and processes of their own.
     """
-    damage = restore(before, PEERS_MAY if result.trial.implementation in PEERS else ())
     if damage.is_lasting or result.extra.get("phase") == protocol.IDLE:
         result = replace(result, extra={**result.extra, "unfit": True})
     if damage.text and result.status is Status.OK:

@@ -120,10 +120,14 @@ def observe() -> ProcessState:
 
 @dataclass(frozen=True)
 class Damage:
-    """Changes by a trial, in words; empty without any. is_lasting: they could not be undone."""
+    """Changes by a trial, in words; empty without any.
+
+    is_lasting: they could not be undone. after: the state if nothing had to be undone.
+    """
 
     text: str = ""
     is_lasting: bool = False
+    after: ProcessState | None = None
 
 
 def restore(before: ProcessState, ignored: Collection[str] = ()) -> Damage:
@@ -132,18 +136,14 @@ def restore(before: ProcessState, ignored: Collection[str] = ()) -> Damage:
     if recursion < before.recursion:
         sys.setrecursionlimit(before.recursion)  # else `observe` may not be able to run
     after = replace(observe(), recursion=recursion)
-    changes, lasting = [], False
+    changes, lasting, is_same = [], False, True
     for name, (text, put_back) in _REPAIRS.items():
         old, new = getattr(before, name), getattr(after, name)
         is_imported = name in _LATER and old is None
         if old == new or is_imported:
             continue
-        if name in ignored:
-            if put_back is not None:
-                with suppress(Exception):
-                    put_back(old)
-            continue
-        detail = text(old, new) if callable(text) else text
+        is_same = is_same and put_back is None
+        detail = "" if name in ignored else text(old, new) if callable(text) else text
         if not detail:
             if put_back is not None:
                 with suppress(Exception):
@@ -156,7 +156,7 @@ def restore(before: ProcessState, ignored: Collection[str] = ()) -> Damage:
         with suppress(Exception):
             put_back(old)
         lasting = lasting or name in _DOUBTFUL
-    return Damage("; ".join(changes), lasting)
+    return Damage("; ".join(changes), lasting, after if is_same else None)
 
 
 def _changed_warnings(old: tuple[Any, ...], new: tuple[Any, ...]) -> str:

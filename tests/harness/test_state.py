@@ -41,6 +41,20 @@ def test_the_lowest_recursion_limit_is_put_back() -> None:
     assert sys.getrecursionlimit() == limit
 
 
+def test_a_state_serves_again_if_nothing_was_put_back() -> None:
+    """A library that was imported has changed no setting; variables that were put back are others by now."""
+    before = observe()
+    sys.modules["opgauge_planted"] = types.ModuleType("opgauge_planted")
+    try:
+        after = restore(before).after
+        assert after is not None
+        assert not restore(after).text
+    finally:
+        del sys.modules["opgauge_planted"]
+    os.environ["_TORCHINDUCTOR_PLANTED"] = "1"
+    assert restore(before).after is None
+
+
 def test_variables_that_libraries_set_are_put_back_in_silence_and_others_are_told() -> None:
     """torch and its compiler set variables of their own."""
     before = observe()
