@@ -16,6 +16,7 @@ from opgauge.harness.caches import CACHED_BY_CONTENT, remove_unused
 from opgauge.harness.errors import HeadError, TreeError, WorkerError
 from opgauge.harness.gate.record import BASE, HEAD, MEASURING, BlockOutcome, JobRecord, outcome_from
 from opgauge.harness.judge.verdict import Subject
+from opgauge.harness.project.active import measured
 from opgauge.harness.result.ceilings import Ceilings
 from opgauge.harness.result.result import Profile, Status
 from opgauge.harness.run.compiling import ONCE, Waiting, need_bytes, stopping
@@ -227,8 +228,11 @@ class WorkerPool:
                 executor.close()
 
     def kept(self, side: str) -> str:
-        """Folder in which processes of a side leave inputs for later ones."""
-        return str(self._folder_of(KEPT, side))
+        """Folder in which processes of a side leave inputs for later ones; of both sides, if their names tell code.
+
+        Inputs of a project may depend on code elsewhere than in the folder of an op.
+        """
+        return str(self._folder / KEPT / "both") if measured() is None else str(self._folder_of(KEPT, side))
 
     def cache(self, side: str) -> str:
         """Folder in which processes of a side cache compiled Numba code."""

@@ -50,6 +50,16 @@ def test_half_a_file_is_none(tmp_path: Path) -> None:
     assert recall_values(case, tmp_path) is None
 
 
+def test_other_code_of_an_op_recalls_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two trees share a folder: where the code that makes inputs or the reference differs, each has its own."""
+    case = next(one for one in load_cases([CASES / "scale.yaml"]) if one.name == "offset")
+    keep_values(case, make_inputs(case).values, tmp_path)
+    keep_expected(case, expect(case, make_inputs(case)), tmp_path)
+    monkeypatch.setattr("opgauge.harness.worker.kept.judged_by", lambda _: "0" * 64)
+    assert recall_values(case, tmp_path) is None
+    assert recall_expected(case, tmp_path) is None
+
+
 @pytest.mark.usefixtures("busy_process")
 def test_the_next_process_draws_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A block that trusts outputs takes kept inputs; where they were tampered with, its outputs are found out."""
