@@ -14,8 +14,9 @@ from opgauge.harness.cluster.tasks import Task, device_count, members_with, run_
 from opgauge.harness.cluster.trees import provide_trees
 from opgauge.harness.counting import counted
 from opgauge.harness.errors import WorkerError
+from opgauge.harness.gate.clock import Clock
 from opgauge.harness.gate.pairs import Batch, PairPlan, SpreadPool, Tell, measure_batch
-from opgauge.harness.gate.pool import LOOKING, Clock, WorkerPool
+from opgauge.harness.gate.pool import LOOKING, WorkerPool
 from opgauge.harness.gate.record import SIDES, BlockOutcome
 from opgauge.harness.result.ceilings import Ceilings
 from opgauge.harness.result.record_json import from_json

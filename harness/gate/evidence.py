@@ -8,8 +8,15 @@ from statistics import median, median_low
 from typing import Any
 
 from opgauge.harness.gate.gate import Facts
-from opgauge.harness.gate.pairs import is_coarsely_slower
-from opgauge.harness.gate.record import BASE, HEAD, SIDES, BlockOutcome, JobRecord, is_disturbed
+from opgauge.harness.gate.record import (
+    BASE,
+    HEAD,
+    SIDES,
+    BlockOutcome,
+    JobRecord,
+    is_coarsely_slower,
+    is_disturbed,
+)
 from opgauge.harness.judge.verdict import Evidence, Metrics, Pair, Side, Subject
 from opgauge.harness.result.ceilings import Ceilings
 from opgauge.harness.result.result import Status

@@ -9,16 +9,17 @@ from __future__ import annotations
 
 import os
 import random
-from collections.abc import Callable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from math import ceil, prod
-from pathlib import Path
 from time import monotonic
 from typing import TYPE_CHECKING
 
 import numpy as np
 
+from opgauge.harness.gate.cpus import available_cpus, busy_share
 from opgauge.harness.gate.pool import WorkerPool
 from opgauge.harness.gate.record import (
     BUSY,
@@ -66,8 +67,12 @@ MOST_PADDING = 4096
 """Largest difference of the environments of pairs in bytes, which shifts the stack."""
 SHARED_OVERHEAD = 1 << 16
 """Bytes of alignment and guards per tensor."""
+ALL_THREADS = "run with all threads"
+"""Activity of a run with all threads, of which phases are not told apart."""
 FIRST = Limits(budget_s=0.0, min_samples=1, max_samples=1, warmup_s=0.002)
 """Limits of the first sample."""
+ONE_CALL = replace(FIRST, warmup_s=0.0, calls=1)
+"""Limits of the first sample where the duration of a call is known."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,43 +130,32 @@ class Sides:
 def measure_pair(pool: WorkerPool, records: Sequence[JobRecord], pair: int, effort: Effort) -> None:
     """Add one pair to each record, all in the same two processes; records for which no time is left get none."""
     rng = random.Random()  # noqa: S311  no secret
-    started = monotonic()
-    with _open(pool, records[0].job.subject.device, effort.threads, rng) as sides:
+    device = records[0].job.subject.device
+    with pool.clock.block(len(SIDES)), _open(pool, device, effort.threads, rng) as sides:
         for record in rng.sample(records, len(records)):
             if effort.is_over():
                 break
             _measure_record(pool, sides, record, pair, effort)
-    pool.clock.blocks += len(SIDES)
-    pool.clock.blocks_s += monotonic() - started
 
 
 def measure_coarse(pool: WorkerPool, records: Sequence[JobRecord], effort: Effort) -> None:
     """Add to each record log ratios of a few sample pairs with all threads, and whether the CPUs were idle."""
-    threads = len(available_cpus())
-    started = monotonic()
-    with _open(pool, records[0].job.subject.device, threads, random.Random()) as sides:  # noqa: S311
+    device, threads = records[0].job.subject.device, len(available_cpus())
+    with (
+        pool.clock.block(len(SIDES), ALL_THREADS),
+        _open(pool, device, threads, random.Random()) as sides,  # noqa: S311
+    ):
         for record in records:
             if effort.is_over():
                 break
             taken = _hold_both(pool, sides, record, None)
             if all(one.status is Status.OK for one in taken.values()):
-                with _busy_share(sides) as busy:
+                with busy_share(sides.cpus, sides.executors.values()) as busy:
                     _sample(sides, record, taken, replace(effort, side_s=0.0), rounds=COARSE_ROUNDS)
                 base, head = (np.array(taken[side].samples_ns) for side in SIDES)
                 if base.size and base.size == head.size:
                     record.coarse.append(tuple(np.log(head / base).tolist()))
                     record.is_crowded = record.is_crowded or busy() > MOST_BUSY
-            for found in taken.values():
-                pool.clock.add(found.phases_s)
-    pool.clock.blocks += len(SIDES)
-    pool.clock.blocks_s += monotonic() - started
-
-
-def available_cpus() -> frozenset[int]:
-    """CPUs that this process may use."""
-    if hasattr(os, "sched_getaffinity"):
-        return frozenset(os.sched_getaffinity(0))
-    return frozenset(range(os.cpu_count() or 1))
 
 
 @contextmanager
@@ -172,20 +166,24 @@ def _open(pool: WorkerPool, device: str, threads: int, rng: random.Random) -> It
     if on_cpu:
         environment |= dict.fromkeys(THREAD_VARIABLES, str(threads))
     preload = sorted(pool.imported) if on_cpu else ("cupy",)
+    cpus = sorted(available_cpus())
+    chosen = frozenset(rng.sample(cpus, min(threads, len(cpus)))) if on_cpu else frozenset()
     with ExitStack() as stack:
-        executors = {
-            side: stack.enter_context(pool.executor(side, preload=preload, environment=environment))
-            for side in rng.sample(SIDES, len(SIDES))
-        }
-        cpus = sorted(available_cpus())
-        chosen = frozenset(rng.sample(cpus, min(threads, len(cpus)))) if on_cpu else frozenset()
+        with pool.clock.starting():
+            executors = {
+                side: stack.enter_context(pool.executor(side, preload=preload, environment=environment))
+                for side in rng.sample(SIDES, len(SIDES))
+            }
+        pool.await_start(executors)
         yield Sides(executors, chosen, threads, rng)
+        with pool.clock.starting():
+            stack.close()
 
 
 def _measure_record(pool: WorkerPool, sides: Sides, record: JobRecord, pair: int, effort: Effort) -> None:
     taken = _hold_both(pool, sides, record, pair)
     if all(one.status is Status.OK for one in taken.values()):
-        with _busy_share(sides) as busy:
+        with busy_share(sides.cpus, sides.executors.values()) as busy:
             _sample(sides, record, taken, effort)
         if sides.threads > 1:
             taken |= {side: replace(one, extra={**one.extra, BUSY: busy()}) for side, one in taken.items()}
@@ -200,12 +198,24 @@ def _hold_both(pool: WorkerPool, sides: Sides, record: JobRecord, pair: int | No
     with _memory_file(record) as memory:
         for side in sides.rng.sample(SIDES, len(SIDES)):
             executor = sides.executors[side]
-            executor.limits = FIRST
+            executor.limits = _first_limits(record, side, pair)
             if sides.cpus:
                 executor.pin(sides.cpus)
             plain = pool.run(executor, side, record, pair, hold=True, memory=memory)
             found[side] = outcome_from(plain, **{METHOD: INTERLEAVED})
     return found
+
+
+def _first_limits(record: JobRecord, side: str, pair: int | None) -> Limits:
+    """Limits of the sample with which a process begins: one call where earlier pairs have told its duration."""
+    is_known = pair is not None and _usual_s(record, side) is not None
+    return ONE_CALL if is_known and record.job.subject.device == "cpu" else FIRST
+
+
+def _usual_s(record: JobRecord, side: str) -> float | None:
+    """Seconds of a call in the latest pair; None before any."""
+    found = record.medians_ns(side)
+    return found[max(found)] / 1e9 if found else None
 
 
 @contextmanager
@@ -234,9 +244,8 @@ def _sample(
 ) -> None:
     """Replace the samples of both outcomes by interleaved ones, or an outcome by its failure."""
     trial, started = record.job.trial, monotonic()
-    limits = _turn(record, taken)
+    limits = _turn(record, taken, is_known=rounds == MOST_ROUNDS)
     times = Times()
-    first = {side: one.phases_s for side, one in taken.items()}
     count = 0
     while count < LEAST_ROUNDS or (count < rounds and not _is_enough(times, monotonic() - started, effort, rounds)):
         # each side is first once in two rounds
@@ -252,25 +261,33 @@ def _sample(
     spent = (monotonic() - started) / len(SIDES)
     for side in SIDES:
         last = outcome_from(sides.executors[side].sample(trial, limits, is_last=True), **{METHOD: INTERLEAVED})
-        taken[side] = _joined(taken[side], last, times.undisturbed()[side], {**first[side], MEASURING: spent})
+        taken[side] = _joined(taken[side], last, times.undisturbed()[side], spent)
 
 
-def _joined(
-    held: BlockOutcome, last: BlockOutcome, times: Sequence[float], phases_s: Mapping[str, float]
-) -> BlockOutcome:
-    """The outcome of a side with all samples; its failure, if the check after the last sample found one."""
-    measurement = held.measurement
+def _joined(held: BlockOutcome, last: BlockOutcome, times: Sequence[float], spent_s: float) -> BlockOutcome:
+    """The outcome of a side with all samples; its failure, if the check after the last sample found one.
+
+    spent_s: seconds of the samples between the first and the last.
+    """
+    measurement, phases_s = held.measurement, Counter(held.phases_s)
+    phases_s.update({MEASURING: spent_s})
+    phases_s.update(last.phases_s)
+    extra = {"phases_s": dict(phases_s)}
     if last.status is not Status.OK or measurement is None:
-        return last
+        return replace(last, extra={**last.extra, **extra})
     measurement = replace(measurement, samples_ns=tuple(times), cpu_ns=())
-    return replace(held, measurement=measurement, extra={**held.extra, "phases_s": dict(phases_s)})
+    return replace(held, measurement=measurement, extra={**held.extra, **extra})
 
 
-def _turn(record: JobRecord, taken: Mapping[str, BlockOutcome]) -> Limits:
-    """Limits of one turn; the same number of calls per sample on both sides."""
+def _turn(record: JobRecord, taken: Mapping[str, BlockOutcome], *, is_known: bool) -> Limits:
+    """Limits of one turn; the same number of calls per sample on both sides.
+
+    is_known: earlier pairs tell the duration of a call, as these were measured alike.
+    """
     if record.job.subject.device != "cpu":
         return Limits(budget_s=0.0, min_samples=CUDA_SAMPLES, max_samples=CUDA_SAMPLES, warmup_s=WARMUP_S)
-    fast_s, slow_s = sorted((one.median_ns or 1.0) / 1e9 for one in taken.values())
+    known = {side: _usual_s(record, side) if is_known else None for side in taken}
+    fast_s, slow_s = sorted(known[side] or (one.median_ns or 1.0) / 1e9 for side, one in taken.items())
     warmup_s = WARMUP_S if fast_s < WARMUP_S else 0.0
     # a side that is slower by a factor needs no long samples
     calls = max(1, ceil(min(SAMPLE_S / fast_s, 2 * SAMPLE_S / slow_s)))
@@ -295,36 +312,3 @@ def standard_error(base_ns: Sequence[float], head_ns: Sequence[float]) -> float:
     ratios = np.log(np.array(head_ns) / np.array(base_ns))
     low, high = np.quantile(ratios, (0.25, 0.75))
     return float(1.2533 * (high - low) / 1.349 / np.sqrt(ratios.size))
-
-
-@contextmanager
-def _busy_share(sides: Sides) -> Iterator[Callable[[], float]]:
-    """Share of a pair's CPUs that other processes used meanwhile; 0 if unknown."""
-    before_s, before_own_s, started = _used_s(sides.cpus), _own_s(sides), monotonic()
-    found = 0.0
-    yield lambda: found
-    elapsed_s = monotonic() - started
-    after_s = _used_s(sides.cpus)
-    if before_s is not None and after_s is not None and elapsed_s > 0 and sides.cpus:
-        others_s = (after_s - before_s) - (_own_s(sides) - before_own_s)
-        found = min(1.0, max(0.0, others_s) / (elapsed_s * len(sides.cpus)))
-
-
-def _used_s(cpus: frozenset[int]) -> float | None:
-    """Seconds that CPUs were not idle since boot; None if the system does not report them."""
-    try:
-        lines = Path("/proc/stat").read_text(encoding="ascii").splitlines()
-    except OSError:
-        return None
-    ticks = 0
-    for line in lines:
-        name, *values = line.split()
-        if name.removeprefix("cpu").isdigit() and int(name.removeprefix("cpu")) in cpus:
-            # user, nice, system, idle, iowait, irq, softirq, steal
-            ticks += sum(int(value) for place, value in enumerate(values[:8]) if place not in (3, 4))
-    return ticks / os.sysconf("SC_CLK_TCK")
-
-
-def _own_s(sides: Sides) -> float:
-    """Seconds of CPU time of both processes and this one."""
-    return sum(executor.cpu_s() for executor in sides.executors.values()) + sum(os.times()[:2])

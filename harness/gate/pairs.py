@@ -11,12 +11,12 @@ import random
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import prod
-from statistics import median
 from time import monotonic
 
 from opgauge.harness.errors import TimeIsUpError
+from opgauge.harness.gate.cpus import available_cpus
 from opgauge.harness.gate.gate import Schedule, Spending, more_pairs
-from opgauge.harness.gate.interleaved import Effort, available_cpus, measure_coarse, measure_pair
+from opgauge.harness.gate.interleaved import Effort, measure_coarse, measure_pair
 from opgauge.harness.gate.pool import WorkerPool
 from opgauge.harness.gate.record import (
     BASE,
@@ -27,6 +27,7 @@ from opgauge.harness.gate.record import (
     BlockOutcome,
     Job,
     JobRecord,
+    is_coarsely_slower,
     outcome_from,
 )
 from opgauge.harness.judge.verdict import Comparison, Kind, Subject, Verdict
@@ -52,8 +53,6 @@ LEAST_S = 0.02
 """Seconds of sampling, at least, where a budget leaves less than `INTERLEAVED_S`."""
 SAMPLED = 0.5
 """Share of the time that is left which sampling may take: the rest is for processes and first calls."""
-COARSE = 0.22
-"""Log ratio beyond which a kernel with all threads is slower: a factor of 1.25, which exceeds the noise of barriers."""
 COARSE_PAIRS, START = 4, 4
 """Most pairs with all threads, and initial pairs of each job."""
 METHODS = tuple(name.partition("/")[0] for name in (INTERLEAVED, BLOCKS))
@@ -122,6 +121,8 @@ def measure(
         subject: min(plan.start, most[subject]) if one.job.is_paired or one.outcomes[BASE] else 1
         for subject, one in records.items()
     }
+    for subject, count in wanted.items():
+        records[subject].checked_pair %= max(1, count)  # one of those that come
     try:
         while wanted:
             _measure_all(pool, list(_batches(records, wanted, plan, _devices(pool))), plan, tell)
@@ -293,19 +294,20 @@ class _Blocks:
         self, side: str, records: Sequence[JobRecord], pair: int, then: Sequence[str]
     ) -> Iterator[tuple[JobRecord, BlockOutcome]]:
         """Run the jobs in a new process of one side. then: sides of the next processes, which start meanwhile."""
-        started, pool = monotonic(), self._pool
+        pool, clock = self._pool, self._pool.clock
         block_s = self._plan.block_s or BLOCK_S
-        with pool.take(side) as executor:
+        with clock.block(1), pool.take(side) as executor:
             pool.prepare(then)
+            pool.await_start({side: executor})
             for record in records:
                 budget_s = record.job.budget_s
                 limit_s = min(block_s, budget_s / 12 if budget_s else block_s)
                 executor.limits = replace(Limits(), budget_s=limit_s, min_samples=3)
                 found = outcome_from(pool.run(executor, side, record, pair))
-                pool.clock.add(found.phases_s)
+                clock.add(found.phases_s)
                 yield record, found
-        pool.clock.blocks += 1
-        pool.clock.blocks_s += monotonic() - started
+            with clock.starting():
+                executor.close()
 
 
 def _check_threads(pool: WorkerPool, records: Iterable[JobRecord], plan: PairPlan, tell: Tell) -> None:
@@ -343,8 +345,3 @@ def unfinished_notes(found: Iterable[Comparison], records: Mapping[Subject, JobR
     if untested:
         notes.append(f"the budget ended before the run with all threads of {untested}: measured with one thread only")
     return notes
-
-
-def is_coarsely_slower(record: JobRecord) -> bool:
-    """Whether the head was slower by a factor with all threads in every process pair."""
-    return bool(record.coarse) and all(median(one) > COARSE for one in record.coarse)

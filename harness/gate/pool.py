@@ -6,7 +6,6 @@ import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field, replace
 from hashlib import sha256
 from pathlib import Path
 from time import monotonic
@@ -14,7 +13,8 @@ from typing import Any, Self
 
 from opgauge.harness.caches import CACHED_BY_CONTENT, remove_unused
 from opgauge.harness.errors import HeadError, TreeError, WorkerError
-from opgauge.harness.gate.record import BASE, HEAD, MEASURING, BlockOutcome, JobRecord, outcome_from
+from opgauge.harness.gate.clock import Clock
+from opgauge.harness.gate.record import BASE, HEAD, BlockOutcome, JobRecord, outcome_from
 from opgauge.harness.judge.verdict import Subject
 from opgauge.harness.project.active import measured
 from opgauge.harness.result.ceilings import Ceilings
@@ -33,47 +33,6 @@ LOOKING = 8
 """Most processes that call and check kernels before a GPU is timed: references are slow, and use one CPU each."""
 START_S = 300.0
 """Seconds that a tree may take to answer requests about itself; digests of compiled code take longest."""
-
-
-@dataclass(slots=True)
-class Clock:
-    """Time spent, in seconds. phases_s: by phase of the trials; the rest of blocks_s is starting processes.
-
-    looking_s: of first calls and their checks before any block.
-    """
-
-    blocks: int = 0
-    blocks_s: float = 0.0
-    phases_s: dict[str, float] = field(default_factory=dict)
-    looking_s: float = 0.0
-
-    @property
-    def measuring_s(self) -> float:
-        """Seconds of sampling and warming up."""
-        return self.phases_s.get(MEASURING, 0.0)
-
-    def since(self, before: Clock) -> Clock:
-        """The time spent since `before`."""
-        phases_s = {name: spent - before.phases_s.get(name, 0.0) for name, spent in self.phases_s.items()}
-        looking_s = self.looking_s - before.looking_s
-        return Clock(self.blocks - before.blocks, self.blocks_s - before.blocks_s, phases_s, looking_s)
-
-    def spent_s(self, wall_s: float) -> dict[str, float]:
-        """Seconds by activity, of this many in all."""
-        return self.phases_s | {
-            "starting processes": self.blocks_s - sum(self.phases_s.values()),
-            "first checks": self.looking_s,
-            "between blocks": wall_s - self.blocks_s - self.looking_s,
-        }
-
-    def add(self, phases_s: Mapping[str, float]) -> None:
-        """Add the phases of a trial."""
-        for name, spent in phases_s.items():
-            self.phases_s[name] = self.phases_s.get(name, 0.0) + spent
-
-    def now(self) -> Clock:
-        """A copy of the current values."""
-        return replace(self, phases_s=self.phases_s.copy())
 
 
 class WorkerPool:
@@ -174,8 +133,9 @@ class WorkerPool:
     ) -> None:
         """Call and check kernels once per side, several at a time, so that blocks need no reference.
 
-        The head comes first: the base then finds its compiled code and valid outputs, where they are the same. end:
-        time by `time.monotonic` from which on no further kernel is called.
+        The head comes first: the base then finds its compiled code and valid outputs, where they are the same. Of both
+        sides, calls outside the samples are checked in a pair (see `JobRecord.checked_pair`). end: time by
+        `time.monotonic` from which on no further kernel is called.
         """
         started, processes = monotonic(), max(1, min(self._checking_processes, (os.cpu_count() or 1) // 2))
         executors: list[LocalExecutor] = []
@@ -184,7 +144,8 @@ class WorkerPool:
                 waiting = self._unseen(records, side)
                 with stopping([waiting], executors):
                     looks = [
-                        threads.submit(self._look, side, waiting, end, executors) for _ in range(len(sides) * processes)
+                        threads.submit(self._look, side, waiting, end, executors, extra_checks=len(sides) == 1)
+                        for _ in range(len(sides) * processes)
                     ]
                     for look in looks:
                         look.result()
@@ -200,7 +161,15 @@ class WorkerPool:
         shapes = [record.job.trial["case"]["shapes"].values() for record in new]
         return Waiting(zip(map(need_bytes, shapes), new, strict=True))
 
-    def _look(self, side: str, waiting: Waiting[JobRecord], end: float | None, executors: list[LocalExecutor]) -> None:
+    def _look(
+        self,
+        side: str,
+        waiting: Waiting[JobRecord],
+        end: float | None,
+        executors: list[LocalExecutor],
+        *,
+        extra_checks: bool,
+    ) -> None:
         executor = None
         try:
             for record in waiting:
@@ -216,7 +185,7 @@ class WorkerPool:
                     trusted=trusted,
                     with_fingerprint=True,
                     kept=self.kept(side),
-                    extra_checks=trusted is None,
+                    extra_checks=extra_checks and trusted is None,
                 )
                 outcome = self._seen[side, record.job.subject] = outcome_from(found)
                 if outcome.status is Status.OK:
@@ -226,6 +195,15 @@ class WorkerPool:
         finally:
             if executor is not None:
                 executor.close()
+
+    def await_start(self, executors: Mapping[str, LocalExecutor]) -> None:
+        """Wait until processes of sides accept requests; raises TreeError as `run`."""
+        with self.clock.starting():
+            for side, executor in executors.items():
+                try:
+                    executor.ready()
+                except (TreeError, WorkerError) as error:
+                    raise self.unanswered(side, error) from error
 
     def kept(self, side: str) -> str:
         """Folder in which processes of a side leave inputs for later ones; of both sides, if their names tell code.

@@ -10,6 +10,7 @@ import random
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from functools import partial
+from statistics import median
 from typing import Any
 
 import numpy as np
@@ -34,6 +35,8 @@ BUSY = "busy_share"
 """Key of `BlockOutcome.extra`: share of its CPUs that other processes used meanwhile, 0 to 1."""
 MOST_BUSY = 0.1
 """Busy share up to which a process with several threads counts as undisturbed."""
+COARSE = 0.22
+"""Log ratio beyond which a kernel with all threads is slower: a factor of 1.25, which exceeds the noise of barriers."""
 CHECKED_PAIRS = 4
 """One of so many first pairs, drawn for each job, also checks calls outside the samples."""
 MEDIAN = "median"
@@ -189,6 +192,11 @@ class JobRecord:
 def is_disturbed(outcome: BlockOutcome) -> bool:
     """Whether other processes used the CPUs of a block with several threads."""
     return float(outcome.extra.get(BUSY, 0.0)) > MOST_BUSY
+
+
+def is_coarsely_slower(record: JobRecord) -> bool:
+    """Whether the head was slower by a factor with all threads in every process pair."""
+    return bool(record.coarse) and all(median(one) > COARSE for one in record.coarse)
 
 
 def pair_ns(base: BlockOutcome, head: BlockOutcome, statistic: str = MEDIAN) -> Pair:

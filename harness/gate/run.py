@@ -8,13 +8,14 @@ from datetime import UTC, date, datetime
 from pathlib import Path
 from time import monotonic
 
+from opgauge.harness.gate.clock import Clock
 from opgauge.harness.gate.counts import Counts, count_instructions, count_notes
 from opgauge.harness.gate.evidence import evidence_of, facts_of, with_counts
 from opgauge.harness.gate.gate import Breach, GateOutcome, Schedule, check_demands, judge
 from opgauge.harness.gate.pairs import PairPlan, Tell, measure, unfinished_notes
 from opgauge.harness.gate.plan import GatePlan, baseline_of
 from opgauge.harness.gate.policy import NOTHING_ASKED, Policy
-from opgauge.harness.gate.pool import Clock, WorkerPool
+from opgauge.harness.gate.pool import WorkerPool
 from opgauge.harness.gate.record import BASE, HEAD, SIDES, JobRecord
 from opgauge.harness.gate.selection import Selection, plan
 from opgauge.harness.gate.stored import Stored

@@ -169,7 +169,7 @@ class LocalExecutor:
 
     def _measured(self, request: protocol.RunTrial) -> dict[str, Any]:
         """The worker's result, or a result that describes the lost worker."""
-        worker = self._ready()
+        worker = self.ready()
         worker.send(request)
         phase = ""
         deadline = monotonic() + self.reference_timeout_s
@@ -197,7 +197,7 @@ class LocalExecutor:
 
         Raises CaseError for mistakes in case files, WorkerError if no answer arrives in time.
         """
-        worker = self._ready()
+        worker = self.ready()
         worker.send(request)
         reply = worker.receive(monotonic() + (timeout_s or self.timeout_s))
         if reply is None:
@@ -210,7 +210,7 @@ class LocalExecutor:
 
     def sample(self, held: Mapping[str, Any], limits: Limits, *, is_last: bool = False) -> dict[str, Any]:
         """Further samples of a trial that `run_plain` left resident, as plain JSON; see `Bench.sample`."""
-        worker = self._ready()
+        worker = self.ready()
         worker.send(protocol.SampleTrial(held["implementation"], vars(limits), is_last=is_last))
         try:
             reply = worker.receive(monotonic() + self.timeout_s)
@@ -225,11 +225,11 @@ class LocalExecutor:
 
     def pin(self, cpus: Collection[int]) -> None:
         """Restrict the worker to these CPUs."""
-        self._ready().pin(cpus)
+        self.ready().pin(cpus)
 
     def cpu_s(self) -> float:
         """CPU time that the worker has used, in seconds."""
-        return self._ready().cpu_s()
+        return self.ready().cpu_s()
 
     def profile(self, trials: Iterable[Trial]) -> Iterator[Profile]:
         """The kernel list of each trial. Use an executor that measures nothing: a profiler disturbs timings."""
@@ -238,7 +238,7 @@ class LocalExecutor:
 
     def profile_plain(self, trial: Mapping[str, Any]) -> Profile:
         """The kernel list of a trial in plain JSON."""
-        worker = self._ready()
+        worker = self.ready()
         worker.send(protocol.ProfileTrial(trial))
         try:
             reply = worker.receive(monotonic() + 2 * self.timeout_s)
@@ -257,8 +257,8 @@ class LocalExecutor:
         worker.end = self._end
         return worker
 
-    def _ready(self) -> Worker:
-        """The worker; a new one if the last has died, even while idle."""
+    def ready(self) -> Worker:
+        """The worker, once it accepts requests; a new one if the last has died, even while idle."""
         worker = self._worker
         if worker is None or (worker.is_ready and worker.exit_code() is not None):
             worker = self._replace()
@@ -291,7 +291,7 @@ class LocalExecutor:
 
     def _take_turns(self, held: Mapping[str, Result], block: int) -> dict[str, Result]:
         """Results by implementation; if the worker is lost, only the implementation that was being sampled fails."""
-        worker = self._ready()
+        worker = self.ready()
         worker.send(protocol.Interleave(tuple(held), vars(self.limits)))
         name = next(iter(held))
         while True:

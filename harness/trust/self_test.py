@@ -12,11 +12,12 @@ from math import expm1, log
 from statistics import median
 from typing import Any
 
+from opgauge.harness.gate.clock import Clock
 from opgauge.harness.gate.evidence import median_of
 from opgauge.harness.gate.gate import ExitCode
 from opgauge.harness.gate.plan import GatePlan
 from opgauge.harness.gate.policy import NOTHING_ASKED, Policy
-from opgauge.harness.gate.pool import Clock, WorkerPool
+from opgauge.harness.gate.pool import WorkerPool
 from opgauge.harness.gate.record import HEAD
 from opgauge.harness.gate.run import Conditions, GateRun, gate
 from opgauge.harness.gate.selection import Selection, plan

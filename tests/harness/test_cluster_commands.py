@@ -23,9 +23,9 @@ from opgauge.harness.cluster.tasks import Outcome, Task, run_tasks
 from opgauge.harness.cluster.trees import pack_tree, tree_digest, unpack_tree
 from opgauge.harness.cluster.tuning import ClusterTuningBench, ExecutorOptions
 from opgauge.harness.errors import TreeError, WorkerError
+from opgauge.harness.gate.clock import Clock
 from opgauge.harness.gate.gate import ExitCode, Schedule
 from opgauge.harness.gate.pairs import Batch, PairPlan
-from opgauge.harness.gate.pool import Clock
 from opgauge.harness.gate.record import BASE, HEAD, Job, JobRecord
 from opgauge.harness.gate.run import Conditions, gate
 from opgauge.harness.gate.selection import Selection

@@ -15,10 +15,10 @@ from opgauge.harness.case.case import GatePolicy
 from opgauge.harness.case.file import load_cases
 from opgauge.harness.errors import NothingError
 from opgauge.harness.gate import pairs
+from opgauge.harness.gate.clock import Clock
 from opgauge.harness.gate.gate import ExitCode, Schedule
 from opgauge.harness.gate.plan import GatePlan
 from opgauge.harness.gate.policy import Policy
-from opgauge.harness.gate.pool import Clock
 from opgauge.harness.gate.record import Job, JobRecord
 from opgauge.harness.gate.stored import load, noise_floors, runs_of_branch
 from opgauge.harness.report.history import find_series
@@ -260,7 +260,7 @@ def test_each_run_counts_its_own_time() -> None:
     ]
     assert false_alarms(runs)["measuring_share"] == 0.5
     assert caught(runs, 0.05, seconds=40.0)["measuring_share"] == 0.25
-    spent = {"measure": 10.0, "first call": 2.0, "starting processes": 6.0, "first checks": 0.0}
+    spent = {"measure": 10.0, "first call": 2.0, "between phases": 6.0, "first checks": 0.0}
     assert false_alarms(runs)["spent_s"] == {**spent, "between blocks": 2.0}
     assert caught(runs, 0.05, seconds=40.0)["spent_s"] == {**spent, "between blocks": 22.0}
     before = Clock(2, 4.0, {"measure": 1.0}, 3.0)

@@ -46,6 +46,7 @@ class FakeExecutor:
     def __init__(self, machine: Machine, side: str) -> None:
         self.machine = machine
         self.side = side
+        self.is_closed = False
 
     def __enter__(self) -> Self:
         return self
@@ -54,8 +55,12 @@ class FakeExecutor:
         self.close()
 
     def close(self) -> None:
-        """End it."""
-        self.machine.open -= 1
+        """End it, once."""
+        self.machine.open -= not self.is_closed
+        self.is_closed = True
+
+    def ready(self) -> None:
+        """Do nothing."""
 
     def run_plain(self, trial: Any, **_: Any) -> dict[str, Any]:
         """An outcome."""
@@ -190,6 +195,35 @@ def test_processes_of_pairs_import_what_was_seen(monkeypatch: pytest.MonkeyPatch
         monkeypatch.setattr(pool, "executor", executor)
         measure_pair(pool, [record_of(3, "baseline")], 0, Effort(0.0))
     assert given == [sorted(imported)] * 2
+
+
+def test_calls_outside_the_samples_are_checked_ahead_of_one_side_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of two sides, whose samples alternate, both are checked in a pair."""
+    asked: list[bool] = []
+
+    def run_plain(_: LocalExecutor, trial: Any, *, extra_checks: bool, **__: Any) -> dict[str, Any]:
+        asked.append(extra_checks)
+        return {"trial": trial, "status": str(Status.TIMEOUT)}
+
+    monkeypatch.setattr(LocalExecutor, "run_plain", run_plain)
+    for sides in ((HEAD,), (BASE, HEAD)):
+        with WorkerPool(dict.fromkeys((BASE, HEAD), Tree(ROOT, "", "this tree"))) as pool:
+            pool.look_ahead([record_of(3, "baseline")], sides)
+    assert asked == [True, False, False]
+
+
+@pytest.mark.parametrize(("start", "most"), [(1, 2), (2, 2), (3, 6)])
+def test_the_checked_pair_is_one_of_the_first(monkeypatch: pytest.MonkeyPatch, start: int, most: int) -> None:
+    """However few there are: later ones may not come."""
+    drawn = set()
+    monkeypatch.setattr("opgauge.harness.gate.pairs._measure_all", lambda *_: None)
+    monkeypatch.setattr("opgauge.harness.gate.pairs._check_threads", lambda *_: None)
+    job = Job(Subject("sign", "c", f"{0:016}", "optimized", "cpu"), {"backend": "cpu", "case": {"shapes": {}}})
+    with WorkerPool(dict.fromkeys((BASE, HEAD), Tree(Path("/nowhere"), "", "a tree"))) as pool:
+        for _ in range(200):
+            (record,) = measure(pool, [job], lambda _: (), PairPlan(Schedule(start=start, most=most))).values()
+            drawn.add(record.checked_pair)
+    assert drawn == set(range(start))
 
 
 def test_what_the_head_was_seen_to_leave_is_known_to_both_sides(monkeypatch: pytest.MonkeyPatch) -> None:

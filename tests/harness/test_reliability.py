@@ -276,7 +276,7 @@ def test_a_trial_with_a_foreign_reply_fails_alone() -> None:
     trial = Trial(case, "baseline", "cpu", "cpu")
     limits = Limits(budget_s=0.01, min_samples=2, max_samples=3, warmup_s=0.0)
     with LocalExecutor(limits=limits, preload=()) as executor:
-        executor._ready()._pending[:0] = b"GET / HTTP/1.1\n"
+        executor.ready()._pending[:0] = b"GET / HTTP/1.1\n"
         (first,) = executor.run([trial])
         (second,) = executor.run([trial])
     assert (first.status, second.status) == (Status.ERROR, Status.OK)

@@ -7,9 +7,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from opgauge.harness.gate.pairs import COARSE, is_coarsely_slower
 from opgauge.harness.gate.policy import load_policy
-from opgauge.harness.gate.record import BASE, HEAD, BlockOutcome, Job, JobRecord
+from opgauge.harness.gate.record import BASE, COARSE, HEAD, BlockOutcome, Job, JobRecord, is_coarsely_slower
 from opgauge.harness.gate.report import why
 from opgauge.harness.judge.compare import compare
 from opgauge.harness.judge.verdict import Evidence, Reason, Rule, Side, Subject, Verdict

@@ -1,0 +1,77 @@
+"""Clock of a gate run: where its wall time went, by activity."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from time import monotonic
+
+from opgauge.harness.gate.record import MEASURING
+
+STARTING, BETWEEN_PHASES = "starting processes", "between phases"
+"""Activities of blocks beside the phases of trials: starting and ending processes; and the rest: comparing the state of
+processes before and after trials, messages, and choosing what comes next."""
+
+
+@dataclass(slots=True)
+class Clock:
+    """Time spent, in seconds. phases_s: of blocks_s, by phase of the trials and other activities.
+
+    looking_s: of first calls and their checks before any block.
+    """
+
+    blocks: int = 0
+    blocks_s: float = 0.0
+    phases_s: dict[str, float] = field(default_factory=dict)
+    looking_s: float = 0.0
+
+    @property
+    def measuring_s(self) -> float:
+        """Seconds of sampling and warming up."""
+        return self.phases_s.get(MEASURING, 0.0)
+
+    def since(self, before: Clock) -> Clock:
+        """The time spent since `before`."""
+        phases_s = {name: spent - before.phases_s.get(name, 0.0) for name, spent in self.phases_s.items()}
+        looking_s = self.looking_s - before.looking_s
+        return Clock(self.blocks - before.blocks, self.blocks_s - before.blocks_s, phases_s, looking_s)
+
+    def spent_s(self, wall_s: float) -> dict[str, float]:
+        """Seconds by activity, of this many in all."""
+        return self.phases_s | {
+            BETWEEN_PHASES: self.blocks_s - sum(self.phases_s.values()),
+            "first checks": self.looking_s,
+            "between blocks": wall_s - self.blocks_s - self.looking_s,
+        }
+
+    def add(self, phases_s: Mapping[str, float]) -> None:
+        """Add the phases of a trial, or other activities of blocks."""
+        for name, spent in phases_s.items():
+            self.phases_s[name] = self.phases_s.get(name, 0.0) + spent
+
+    @contextmanager
+    def block(self, processes: int, activity: str = "") -> Iterator[None]:
+        """Count the processes and the time of a block. activity: a name for all of it that has none by then."""
+        started, before = monotonic(), sum(self.phases_s.values())
+        try:
+            yield
+        finally:
+            spent_s = monotonic() - started
+            self.blocks += processes
+            self.blocks_s += spent_s
+            if activity:
+                self.add({activity: spent_s - (sum(self.phases_s.values()) - before)})
+
+    @contextmanager
+    def starting(self) -> Iterator[None]:
+        """Count the time within as that of starting and ending processes."""
+        started = monotonic()
+        try:
+            yield
+        finally:
+            self.add({STARTING: monotonic() - started})
+
+    def now(self) -> Clock:
+        """A copy of the current values."""
+        return replace(self, phases_s=self.phases_s.copy())

@@ -1,0 +1,142 @@
+"""Interleaved pairs: what their two processes are asked, and where their time goes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+import pytest
+
+from opgauge.harness.gate.clock import BETWEEN_PHASES, STARTING, Clock
+from opgauge.harness.gate.interleaved import ALL_THREADS, FIRST, ONE_CALL, Effort, measure_coarse, measure_pair
+from opgauge.harness.gate.pool import WorkerPool
+from opgauge.harness.gate.record import BASE, HEAD, MEASURING, Job, JobRecord
+from opgauge.harness.judge.verdict import Subject
+from opgauge.harness.measure import Limits
+from opgauge.harness.run.tree import Tree
+
+START_S, HOLD_S, SAMPLE_S, LAST_S, END_S, AROUND_S = 16.0, 2.0, 0.25, 4.0, 8.0, 0.5
+"""Seconds that the parts of a pair take: binary fractions, which add up exactly."""
+
+
+class Now:
+    """A clock that moves when a process is asked something."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def __call__(self) -> float:
+        """The present time in seconds."""
+        return self.now
+
+
+class TimedExecutor:
+    """A process whose answers take known times. limits: of the trials that it was asked to hold."""
+
+    def __init__(self, now: Now) -> None:
+        self._now = now
+        self.limits = Limits()
+        self.asked: list[Limits] = []
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self.close()
+
+    def ready(self) -> None:
+        """Start."""
+        self._now.now += START_S
+
+    def close(self) -> None:
+        """End, once."""
+        self._now.now += END_S
+        self.close = lambda: None  # type: ignore[method-assign]
+
+    def pin(self, cpus: object) -> None:
+        """Do nothing."""
+
+    def cpu_s(self) -> float:
+        """No CPU time."""
+        return 0.0
+
+    def run_plain(self, trial: Any, **_: Any) -> dict[str, Any]:
+        """A held trial."""
+        self.asked.append(self.limits)
+        self._now.now += HOLD_S + AROUND_S
+        return _result({"first call": HOLD_S})
+
+    def sample(self, trial: Any, limits: Limits, *, is_last: bool = False) -> dict[str, Any]:
+        """A sample; the last one is followed by checks."""
+        self._now.now += SAMPLE_S + is_last * LAST_S
+        return _result({MEASURING: SAMPLE_S} | ({"check after measuring": LAST_S} if is_last else {}))
+
+
+def _result(phases_s: Mapping[str, float]) -> dict[str, Any]:
+    measurement = {"samples_ns": [1e6], "timer": "t", "warmup": 0, "calls_per_sample": 4, "cpu_ns": [1e6]}
+    return {"status": "ok", "measurement": measurement, "extra": {"phases_s": phases_s}}
+
+
+@pytest.fixture
+def timed(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[WorkerPool, list[TimedExecutor]]]:
+    """A pool of such processes, and those that it has started."""
+    now, started = Now(), list[TimedExecutor]()
+    for module in ("clock", "interleaved", "pairs", "cpus"):
+        monkeypatch.setattr(f"opgauge.harness.gate.{module}.monotonic", now)
+
+    def start(side: str, **_: Any) -> TimedExecutor:
+        del side
+        started.append(TimedExecutor(now))
+        return started[-1]
+
+    with WorkerPool(dict.fromkeys((BASE, HEAD), Tree(Path("/nowhere"), "", "a tree"))) as pool:
+        monkeypatch.setattr(pool, "executor", start)
+        yield pool, started
+
+
+def a_record() -> JobRecord:
+    """A job without pairs."""
+    return JobRecord(Job(Subject("sign", "c", "0" * 16, "optimized", "cpu"), {"case": {"shapes": {}}}))
+
+
+def test_all_of_a_pair_s_time_has_a_name(timed: tuple[WorkerPool, list[TimedExecutor]]) -> None:
+    """Also that of starting, of the samples and of the checks after the last one; the rest is between the phases."""
+    pool, _ = timed
+    record = a_record()
+    measure_pair(pool, [record], 0, Effort(0.0))
+    samples = len(record.outcomes[HEAD][0].samples_ns)
+    spent = pool.clock.spent_s(pool.clock.blocks_s)
+    assert spent[STARTING] == 2 * (START_S + END_S)
+    assert spent["first call"] == 2 * HOLD_S
+    assert spent["check after measuring"] == 2 * LAST_S
+    assert spent[MEASURING] == 2 * (samples + 1) * SAMPLE_S
+    assert spent[BETWEEN_PHASES] == 2 * AROUND_S
+    assert sum(spent.values()) == pool.clock.blocks_s
+    assert record.sampling_s == (samples + 1) * SAMPLE_S
+
+
+def test_a_run_with_all_threads_has_a_name_of_its_own(timed: tuple[WorkerPool, list[TimedExecutor]]) -> None:
+    """It is neither sampling nor the start of processes."""
+    pool, _ = timed
+    measure_coarse(pool, [a_record()], Effort(0.0))
+    spent = pool.clock.spent_s(pool.clock.blocks_s)
+    assert spent[STARTING] == 2 * (START_S + END_S)
+    assert spent[ALL_THREADS] == pool.clock.blocks_s - spent[STARTING]
+    assert (spent[BETWEEN_PHASES], MEASURING in spent) == (0.0, False)
+
+
+def test_a_duration_is_found_once(timed: tuple[WorkerPool, list[TimedExecutor]]) -> None:
+    """Later pairs begin with one call, since they know how long it takes; those with all threads do not know it."""
+    pool, started = timed
+    record = a_record()
+    for pair in range(2):
+        measure_pair(pool, [record], pair, Effort(0.0))
+    measure_coarse(pool, [record], Effort(0.0))
+    assert [one.asked for one in started] == [[FIRST]] * 2 + [[ONE_CALL]] * 2 + [[FIRST]] * 2
+
+
+def test_a_clock_without_blocks_knows_no_activity() -> None:
+    """All of its time is between the blocks."""
+    assert Clock().spent_s(3.0) == {BETWEEN_PHASES: 0.0, "first checks": 0.0, "between blocks": 3.0}
