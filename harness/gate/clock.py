@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from time import monotonic
 
-from opgauge.harness.gate.record import MEASURING
+from opgauge.harness.gate.record import MEASURING, BlockOutcome
 
 STARTING, BETWEEN_PHASES = "starting processes", "between phases"
 """Activities of blocks beside the phases of trials: starting and ending processes; and the rest: comparing the state of
@@ -49,6 +49,11 @@ class Clock:
         """Add the phases of a trial, or other activities of blocks."""
         for name, spent in phases_s.items():
             self.phases_s[name] = self.phases_s.get(name, 0.0) + spent
+
+    def add_shared(self, outcomes: Iterable[BlockOutcome], count: int) -> None:
+        """Add the phases of trials of which this many ran at the same time."""
+        for found in outcomes:
+            self.add({name: spent / count for name, spent in found.phases_s.items()})
 
     @contextmanager
     def block(self, processes: int, activity: str = "") -> Iterator[None]:

@@ -16,7 +16,7 @@ from time import monotonic
 from opgauge.harness.errors import TimeIsUpError
 from opgauge.harness.gate.cpus import available_cpus
 from opgauge.harness.gate.gate import Schedule, Spending, more_pairs
-from opgauge.harness.gate.interleaved import Effort, measure_coarse, measure_pair
+from opgauge.harness.gate.interleaved import measure_coarse, measure_pairs, pairs_at_once
 from opgauge.harness.gate.pool import WorkerPool
 from opgauge.harness.gate.record import (
     BASE,
@@ -30,6 +30,7 @@ from opgauge.harness.gate.record import (
     is_coarsely_slower,
     outcome_from,
 )
+from opgauge.harness.gate.turns import Effort
 from opgauge.harness.judge.verdict import Comparison, Kind, Subject, Verdict
 from opgauge.harness.measure import Limits
 from opgauge.harness.result.result import Status
@@ -225,21 +226,23 @@ def measure_batch(pool: WorkerPool, wanted: Batch, plan: PairPlan, tell: Tell) -
         pool.look_ahead(batch, SIDES if interleaved else (HEAD,), end=plan.end)
         for record in batch if interleaved else ():
             _take_failures(record)
-    longest_s = 0.0
-    for pair in range(first, first + count):
+    longest_s, end = 0.0, first + count
+    at_once = pairs_at_once(batch[0].job.subject.device, plan.threads) if interleaved else 1
+    for pair in range(first, end, at_once):
         open_ = [record for record in batch if not record.is_final]
         if not open_ or not plan.has_time(longest_s):
             return
-        tell(f"pair {pair + 1} of {first + count}: {', '.join(sorted({record.job.subject.op for record in open_}))}")
+        tell(f"pair {pair + 1} of {end}: {', '.join(sorted({record.job.subject.op for record in open_}))}")
         started = monotonic()
         if interleaved:
-            turns = len(SIDES) * len(open_) * (first + count - pair)
+            turns = len(SIDES) * len(open_) * (end - pair)
             available_s = max(LEAST_S, SAMPLED * plan.left_s() / turns)
             usual_s = INTERLEAVED_S if first else FIRST_S
             side_s = min(plan.block_s or usual_s, _affordable_s(open_), available_s)
-            measure_pair(pool, open_, pair, Effort(side_s, plan.threads, plan.end))
+            numbers = range(pair, min(pair + at_once, end))
+            measure_pairs(pool, open_, numbers, Effort(side_s, plan.threads, plan.end))
         else:
-            blocks.measure(open_, pair, further=first + count - pair - 1)
+            blocks.measure(open_, pair, further=end - pair - 1)
         longest_s = monotonic() - started
 
 
@@ -298,7 +301,7 @@ class _Blocks:
         block_s = self._plan.block_s or BLOCK_S
         with clock.block(1), pool.take(side) as executor:
             pool.prepare(then)
-            pool.await_start({side: executor})
+            pool.await_start([(side, executor)])
             for record in records:
                 budget_s = record.job.budget_s
                 limit_s = min(block_s, budget_s / 12 if budget_s else block_s)

@@ -196,10 +196,10 @@ class WorkerPool:
             if executor is not None:
                 executor.close()
 
-    def await_start(self, executors: Mapping[str, LocalExecutor]) -> None:
-        """Wait until processes of sides accept requests; raises TreeError as `run`."""
+    def await_start(self, executors: Iterable[tuple[str, LocalExecutor]]) -> None:
+        """Wait until processes, each with its side, accept requests; raises TreeError as `run`."""
         with self.clock.starting():
-            for side, executor in executors.items():
+            for side, executor in executors:
                 try:
                     executor.ready()
                 except (TreeError, WorkerError) as error:

@@ -112,7 +112,7 @@ def compile_ahead(
 
 
 @contextmanager
-def stopping(waiting: Iterable[Waiting[Any]], executors: Sequence[LocalExecutor]) -> Iterator[None]:
+def stopping(waiting: Iterable[Waiting[Any]], executors: Iterable[LocalExecutor]) -> Iterator[None]:
     """Let threads that work off these queues end at once where the block ends with an error, such as Ctrl-C.
 
     executors: those of the threads so far, which may add theirs later.

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from pathlib import Path
+from threading import Barrier
 from types import TracebackType
 from typing import Any, Self
 
 import pytest
 
 from opgauge.harness.gate.clock import BETWEEN_PHASES, STARTING, Clock
-from opgauge.harness.gate.interleaved import ALL_THREADS, FIRST, ONE_CALL, Effort, measure_coarse, measure_pair
+from opgauge.harness.gate.interleaved import ALL_THREADS, FIRST, ONE_CALL, measure_coarse, measure_pairs, pairs_at_once
 from opgauge.harness.gate.pool import WorkerPool
 from opgauge.harness.gate.record import BASE, HEAD, MEASURING, Job, JobRecord
+from opgauge.harness.gate.turns import Effort
 from opgauge.harness.judge.verdict import Subject
 from opgauge.harness.measure import Limits
 from opgauge.harness.run.tree import Tree
@@ -83,7 +85,7 @@ def _result(phases_s: Mapping[str, float]) -> dict[str, Any]:
 def timed(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[WorkerPool, list[TimedExecutor]]]:
     """A pool of such processes, and those that it has started."""
     now, started = Now(), list[TimedExecutor]()
-    for module in ("clock", "interleaved", "pairs", "cpus"):
+    for module in ("clock", "interleaved", "turns", "cpus"):
         monkeypatch.setattr(f"opgauge.harness.gate.{module}.monotonic", now)
 
     def start(side: str, **_: Any) -> TimedExecutor:
@@ -105,7 +107,7 @@ def test_all_of_a_pair_s_time_has_a_name(timed: tuple[WorkerPool, list[TimedExec
     """Also that of starting, of the samples and of the checks after the last one; the rest is between the phases."""
     pool, _ = timed
     record = a_record()
-    measure_pair(pool, [record], 0, Effort(0.0))
+    measure_pairs(pool, [record], [0], Effort(0.0))
     samples = len(record.outcomes[HEAD][0].samples_ns)
     spent = pool.clock.spent_s(pool.clock.blocks_s)
     assert spent[STARTING] == 2 * (START_S + END_S)
@@ -132,9 +134,59 @@ def test_a_duration_is_found_once(timed: tuple[WorkerPool, list[TimedExecutor]])
     pool, started = timed
     record = a_record()
     for pair in range(2):
-        measure_pair(pool, [record], pair, Effort(0.0))
+        measure_pairs(pool, [record], [pair], Effort(0.0))
     measure_coarse(pool, [record], Effort(0.0))
     assert [one.asked for one in started] == [[FIRST]] * 2 + [[ONE_CALL]] * 2 + [[FIRST]] * 2
+
+
+class MeetingExecutor(TimedExecutor):
+    """A process that waits in trials and last samples for one of the other pair, and notes all that it is asked."""
+
+    def __init__(self, barrier: Barrier, log: list[tuple[str, int]]) -> None:
+        super().__init__(Now())
+        self._barrier, self._log = barrier, log
+
+    def run_plain(self, trial: Any, **more: Any) -> dict[str, Any]:
+        """A held trial."""
+        self._barrier.wait(10.0)
+        self._log.append(("hold", id(self)))
+        return super().run_plain(trial, **more)
+
+    def sample(self, trial: Any, limits: Limits, *, is_last: bool = False) -> dict[str, Any]:
+        """A sample."""
+        if is_last:
+            self._barrier.wait(10.0)
+        self._log.append(("last" if is_last else "sample", id(self)))
+        return super().sample(trial, limits, is_last=is_last)
+
+
+def test_two_pairs_prepare_together_and_sample_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Trials and checks of one pair run beside those of the other, and nothing beside samples of either."""
+    log: list[tuple[str, int]] = []
+    barrier, record = Barrier(2), a_record()
+    with WorkerPool(dict.fromkeys((BASE, HEAD), Tree(Path("/nowhere"), "", "a tree"))) as pool:
+        monkeypatch.setattr(pool, "executor", lambda *_, **__: MeetingExecutor(barrier, log))
+        measure_pairs(pool, [record], [4, 5], Effort(0.0))
+    words = [word for word, _ in log]
+    samples = words.count("sample")
+    assert words == ["hold"] * 4 + ["sample"] * samples + ["last"] * 4
+    first, second = (
+        {process for _, process in part} for part in (log[4 : 4 + samples // 2], log[-4 - samples // 2 : -4])
+    )
+    assert (len(first), len(second), first & second) == (2, 2, set())
+    assert {side: sorted(found) for side, found in record.outcomes.items()} == {BASE: [4, 5], HEAD: [4, 5]}
+
+
+@pytest.mark.parametrize(
+    ("device", "cpus", "threads", "expected"),
+    [("cpu", 1, 1, 1), ("cpu", 2, 1, 2), ("cpu", 64, 1, 2), ("cpu", 2, 2, 1), ("cpu", 1, 4, 1), ("cuda:0", 64, 1, 1)],
+)
+def test_each_of_the_pairs_at_once_has_cpus_of_its_own(
+    monkeypatch: pytest.MonkeyPatch, device: str, cpus: int, threads: int, expected: int
+) -> None:
+    """One pair where there are not enough, and on a GPU, which both would use."""
+    monkeypatch.setattr("opgauge.harness.gate.interleaved.available_cpus", lambda: frozenset(range(cpus)))
+    assert pairs_at_once(device, threads) == expected
 
 
 def test_a_clock_without_blocks_knows_no_activity() -> None:

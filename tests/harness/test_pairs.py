@@ -13,10 +13,11 @@ import pytest
 from opgauge.harness.case.case import Case
 from opgauge.harness.errors import TimeIsUpError
 from opgauge.harness.gate.gate import Schedule
-from opgauge.harness.gate.interleaved import Effort, measure_pair
+from opgauge.harness.gate.interleaved import measure_pairs
 from opgauge.harness.gate.pairs import BATCH, PairPlan, measure
 from opgauge.harness.gate.pool import WorkerPool
 from opgauge.harness.gate.record import BASE, CHECKED_PAIRS, HEAD, BlockOutcome, Job, JobRecord
+from opgauge.harness.gate.turns import Effort
 from opgauge.harness.judge.verdict import Subject
 from opgauge.harness.result.record_json import to_json
 from opgauge.harness.result.result import Check, Status, Trial
@@ -193,7 +194,7 @@ def test_processes_of_pairs_import_what_was_seen(monkeypatch: pytest.MonkeyPatch
             return start(side, preload=preload, environment=environment)
 
         monkeypatch.setattr(pool, "executor", executor)
-        measure_pair(pool, [record_of(3, "baseline")], 0, Effort(0.0))
+        measure_pairs(pool, [record_of(3, "baseline")], [0], Effort(0.0))
     assert given == [sorted(imported)] * 2
 
 
