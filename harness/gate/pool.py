@@ -6,6 +6,7 @@ import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 from hashlib import sha256
 from pathlib import Path
 from time import monotonic
@@ -31,6 +32,8 @@ KEPT = "kept"
 """Name of the folder of cached inputs."""
 LOOKING = 8
 """Most processes that call and check kernels before a GPU is timed: references are slow, and use one CPU each."""
+LOOK = replace(ONCE, calls=1)
+"""Limits of a trial that is only called and checked: how long a call takes is found later."""
 START_S = 300.0
 """Seconds that a tree may take to answer requests about itself; digests of compiled code take longest."""
 
@@ -178,7 +181,7 @@ class WorkerPool:
                 if executor is None:
                     executor = self.executor(side, preload=("cupy",))
                     executors.append(executor)
-                executor.limits = ONCE
+                executor.limits = ONCE if extra_checks else LOOK
                 trusted = record.trusted(side)
                 found = executor.run_plain(
                     record.job.trial,

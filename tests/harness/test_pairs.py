@@ -199,18 +199,18 @@ def test_processes_of_pairs_import_what_was_seen(monkeypatch: pytest.MonkeyPatch
 
 
 def test_calls_outside_the_samples_are_checked_ahead_of_one_side_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of two sides, whose samples alternate, both are checked in a pair."""
-    asked: list[bool] = []
+    """Of two sides, whose samples alternate, both are checked in a pair; ahead of it each has a sample of one call."""
+    asked: list[tuple[bool, int | None]] = []
 
-    def run_plain(_: LocalExecutor, trial: Any, *, extra_checks: bool, **__: Any) -> dict[str, Any]:
-        asked.append(extra_checks)
+    def run_plain(self: LocalExecutor, trial: Any, *, extra_checks: bool, **_: Any) -> dict[str, Any]:
+        asked.append((extra_checks, self.limits.calls))
         return {"trial": trial, "status": str(Status.TIMEOUT)}
 
     monkeypatch.setattr(LocalExecutor, "run_plain", run_plain)
     for sides in ((HEAD,), (BASE, HEAD)):
         with WorkerPool(dict.fromkeys((BASE, HEAD), Tree(ROOT, "", "this tree"))) as pool:
             pool.look_ahead([record_of(3, "baseline")], sides)
-    assert asked == [True, False, False]
+    assert asked == [(True, None), (False, 1), (False, 1)]
 
 
 @pytest.mark.parametrize(("start", "most"), [(1, 2), (2, 2), (3, 6)])
