@@ -18,6 +18,7 @@ from opgauge.harness.gate.turns import Effort
 from opgauge.harness.judge.verdict import Subject
 from opgauge.harness.measure import Limits
 from opgauge.harness.run.tree import Tree
+from tests.tinytree import TinyTree
 
 START_S, HOLD_S, SAMPLE_S, LAST_S, END_S, AROUND_S = 16.0, 2.0, 0.25, 4.0, 8.0, 0.5
 """Seconds that the parts of a pair take: binary fractions, which add up exactly."""
@@ -187,6 +188,29 @@ def test_each_of_the_pairs_at_once_has_cpus_of_its_own(
     """One pair where there are not enough, and on a GPU, which both would use."""
     monkeypatch.setattr("opgauge.harness.gate.interleaved.available_cpus", lambda: frozenset(range(cpus)))
     assert pairs_at_once(device, threads) == expected
+
+
+IDLE = """    def run(*, x, out):
+        if perf_counter() - last[0] > 50e-6:
+            np.multiply(x, 2, out=out["out"])
+        last[0] = perf_counter()
+
+    last = [0.0]
+"""
+"""A kernel that skips its work right after another call: all samples begin with right outputs."""
+
+
+def test_a_kernel_that_works_in_the_first_call_of_a_sample_is_broken(tmp_path: Path) -> None:
+    """Calls outside the samples show it, which are checked in one pair of each side and not ahead of the pairs."""
+    tree = TinyTree(tmp_path / "repository")
+    tree.set_ops("tiny", {"double": "sane"})
+    tree.commit("one")
+    file = tree.path / "ops" / "tiny" / "__init__.py"
+    before, _, after = file.read_text().partition("    def run(*, x, out):")
+    file.write_text(before + IDLE + after[after.index("    def plain(") - 1 :])
+    tree.commit("two")
+    quick = ("--pairs", "4", "--most-pairs", "4", "--block-s", "0.01")
+    assert "in a call right after another one" in tree.opgauge("gate", "--base", "HEAD~1", "--json", *quick, code=3)
 
 
 def test_a_clock_without_blocks_knows_no_activity() -> None:
