@@ -11,7 +11,7 @@ from opgauge.harness.counting import counted
 from opgauge.harness.gate.interleaved import pairs_at_once
 from opgauge.harness.gate.pairs import BLOCK_S, FIRST_S, INTERLEAVED_S, PairPlan, first_batches
 from opgauge.harness.gate.pool import WorkerPool
-from opgauge.harness.gate.record import Job
+from opgauge.harness.gate.record import Job, JobRecord
 from opgauge.harness.gate.run import Conditions
 from opgauge.harness.gate.selection import Selection, plan
 from opgauge.harness.gate.stored import Stored
@@ -85,7 +85,7 @@ def _batch_s(jobs: Sequence[Job], count: int, plan: PairPlan, start_s: float, in
     # both processes of an interleaved pair start at the same time
     processes = count if interleaved else count * sides
     first_s = len(jobs) * FIRST_CALL_S * sides
-    bind_s = BIND_S / (pairs_at_once(jobs[0].subject.device, plan.threads) if interleaved else 1)
+    bind_s = BIND_S / (pairs_at_once([*map(JobRecord, jobs)], plan.threads) if interleaved else 1)
     return first_s + processes * start_s + count * sides * len(jobs) * (sample_s + bind_s)
 
 

@@ -38,7 +38,8 @@ from opgauge.harness.gate.record import (
 from opgauge.harness.gate.turns import LEAST_ROUNDS, MOST_ROUNDS, Effort, Times, is_enough, turn_limits, usual_s
 from opgauge.harness.measure import Limits
 from opgauge.harness.result.result import Status
-from opgauge.harness.run.compiling import stopping
+from opgauge.harness.run.compiling import SHARE, need_bytes, stopping
+from opgauge.harness.run.environment import free_memory_bytes
 from opgauge.harness.settings import THREAD_VARIABLES
 
 if TYPE_CHECKING:
@@ -47,7 +48,7 @@ if TYPE_CHECKING:
     from opgauge.harness.run.execute import LocalExecutor
 
 MOST_AT_ONCE = 2
-"""Most pairs that prepare and check at the same time, which memory limits."""
+"""Most pairs that prepare and check at the same time: a pair waits while the others take their samples."""
 COARSE_ROUNDS = 6
 """Samples of a side with all threads: enough to detect a factor, not percents."""
 PADDING = "OPGAUGE_PADDING"
@@ -95,16 +96,20 @@ class Held:
         return all(one.status is Status.OK for one in self.taken.values())
 
 
-def pairs_at_once(device: str, threads: int) -> int:
-    """Number of pairs that prepare and check at the same time, each on CPUs of its own."""
-    return 1 if device != "cpu" else max(1, min(MOST_AT_ONCE, len(available_cpus()) // threads))
+def pairs_at_once(records: Sequence[JobRecord], threads: int) -> int:
+    """Number of pairs that prepare and check at the same time, each on CPUs of its own, if all fit in memory."""
+    if records[0].job.subject.device != "cpu":
+        return 1
+    largest = max(need_bytes(record.job.trial["case"]["shapes"].values()) for record in records)
+    fitting = int(SHARE * free_memory_bytes()) // max(largest, 1)
+    return max(1, min(MOST_AT_ONCE, len(available_cpus()) // threads, fitting))
 
 
 def measure_pairs(pool: WorkerPool, records: Sequence[JobRecord], pairs: Sequence[int], effort: Effort) -> None:
     """Add pairs to each record, each in two processes; records for which no time is left get none.
 
     All pairs bind, call and check a job at the same time, and then take its samples one after the other: nothing else
-    runs beside a sample.
+    runs beside a sample, nor beside checks of times.
     """
     rng = random.Random()  # noqa: S311  no secret
     device = records[0].job.subject.device
@@ -122,8 +127,10 @@ def measure_pairs(pool: WorkerPool, records: Sequence[JobRecord], pairs: Sequenc
                 if one.is_right:
                     _take_turns(record, one, effort)
                     pool.clock.add({MEASURING: len(SIDES) * one.spent_s})
-            for last, one in zip(threads.map(partial(_check_last, record), held), held, strict=True):
-                pool.clock.add_shared(last, len(held))
+            is_timed = any(one.sides.pair == record.checked_pair for one in held)
+            each = map if is_timed else threads.map
+            for last, one in zip(each(partial(_check_last, record), held), held, strict=True):
+                pool.clock.add_shared(last, 1 if is_timed else len(held))
                 extra = {BUSY: one.busy} if effort.threads > 1 else {}
                 for side, found in one.taken.items():
                     record.outcomes[side][one.sides.pair or 0] = replace(found, extra={**found.extra, **extra})

@@ -227,7 +227,7 @@ def measure_batch(pool: WorkerPool, wanted: Batch, plan: PairPlan, tell: Tell) -
         for record in batch if interleaved else ():
             _take_failures(record)
     longest_s, end = 0.0, first + count
-    at_once = pairs_at_once(batch[0].job.subject.device, plan.threads) if interleaved else 1
+    at_once = pairs_at_once(batch, plan.threads) if interleaved else 1
     for pair in range(first, end, at_once):
         open_ = [record for record in batch if not record.is_final]
         if not open_ or not plan.has_time(longest_s):

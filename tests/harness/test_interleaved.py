@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from threading import Barrier
+from threading import Barrier, BrokenBarrierError
 from types import TracebackType
 from typing import Any, Self
 
@@ -143,51 +143,76 @@ def test_a_duration_is_found_once(timed: tuple[WorkerPool, list[TimedExecutor]])
 class MeetingExecutor(TimedExecutor):
     """A process that waits in trials and last samples for one of the other pair, and notes all that it is asked."""
 
-    def __init__(self, barrier: Barrier, log: list[tuple[str, int]]) -> None:
+    def __init__(self, barrier: Barrier, patience_s: float, log: list[tuple[str, int]]) -> None:
         super().__init__(Now())
-        self._barrier, self._log = barrier, log
+        self._barrier, self._patience_s, self._log = barrier, patience_s, log
+
+    def interrupt(self) -> None:
+        """Do nothing."""
 
     def run_plain(self, trial: Any, **more: Any) -> dict[str, Any]:
         """A held trial."""
-        self._barrier.wait(10.0)
+        self._barrier.wait(60.0)
         self._log.append(("hold", id(self)))
         return super().run_plain(trial, **more)
 
     def sample(self, trial: Any, limits: Limits, *, is_last: bool = False) -> dict[str, Any]:
         """A sample."""
         if is_last:
-            self._barrier.wait(10.0)
+            self._barrier.wait(self._patience_s)
         self._log.append(("last" if is_last else "sample", id(self)))
         return super().sample(trial, limits, is_last=is_last)
 
 
-def test_two_pairs_prepare_together_and_sample_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Trials and checks of one pair run beside those of the other, and nothing beside samples of either."""
+def both_pairs(
+    monkeypatch: pytest.MonkeyPatch, checked_pair: int, patience_s: float = 60.0
+) -> tuple[JobRecord, list[tuple[str, int]]]:
+    """A job's record after two pairs at once, and what the processes were asked, in order.
+
+    patience_s: of a last sample that waits for the other pair's.
+    """
     log: list[tuple[str, int]] = []
     barrier, record = Barrier(2), a_record()
+    record.checked_pair = checked_pair
     with WorkerPool(dict.fromkeys((BASE, HEAD), Tree(Path("/nowhere"), "", "a tree"))) as pool:
-        monkeypatch.setattr(pool, "executor", lambda *_, **__: MeetingExecutor(barrier, log))
+        monkeypatch.setattr(pool, "executor", lambda *_, **__: MeetingExecutor(barrier, patience_s, log))
         measure_pairs(pool, [record], [4, 5], Effort(0.0))
+    return record, log
+
+
+def test_two_pairs_prepare_together_and_sample_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Trials and checks of one pair run beside those of the other, and nothing beside samples of either."""
+    record, log = both_pairs(monkeypatch, 0)
     words = [word for word, _ in log]
     samples = words.count("sample")
     assert words == ["hold"] * 4 + ["sample"] * samples + ["last"] * 4
-    first, second = (
-        {process for _, process in part} for part in (log[4 : 4 + samples // 2], log[-4 - samples // 2 : -4])
-    )
+    halves = (log[4 : 4 + samples // 2], log[-4 - samples // 2 : -4])
+    first, second = ({process for _, process in part} for part in halves)
     assert (len(first), len(second), first & second) == (2, 2, set())
     assert {side: sorted(found) for side, found in record.outcomes.items()} == {BASE: [4, 5], HEAD: [4, 5]}
 
 
+def test_times_of_calls_outside_the_samples_are_checked_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another process that fills the caches makes calls dearer than they were in the samples."""
+    with pytest.raises(BrokenBarrierError):
+        both_pairs(monkeypatch, 5, patience_s=0.1)
+
+
 @pytest.mark.parametrize(
-    ("device", "cpus", "threads", "expected"),
-    [("cpu", 1, 1, 1), ("cpu", 2, 1, 2), ("cpu", 64, 1, 2), ("cpu", 2, 2, 1), ("cpu", 1, 4, 1), ("cuda:0", 64, 1, 1)],
+    ("device", "cpus", "threads", "free", "expected"),
+    [
+        *(("cpu", 1, 1, 1 << 30, 1), ("cpu", 2, 1, 1 << 30, 2), ("cpu", 64, 1, 1 << 30, 2), ("cpu", 2, 2, 1 << 30, 1)),
+        *(("cpu", 1, 4, 1 << 30, 1), ("cuda:0", 64, 1, 1 << 30, 1), ("cpu", 2, 1, 1000, 1), ("cpu", 2, 1, 0, 1)),
+    ],
 )
 def test_each_of_the_pairs_at_once_has_cpus_of_its_own(
-    monkeypatch: pytest.MonkeyPatch, device: str, cpus: int, threads: int, expected: int
+    monkeypatch: pytest.MonkeyPatch, device: str, cpus: int, threads: int, free: int, expected: int
 ) -> None:
-    """One pair where there are not enough, and on a GPU, which both would use."""
+    """One pair where there are not enough, or too little memory, and on a GPU, which both would use."""
     monkeypatch.setattr("opgauge.harness.gate.interleaved.available_cpus", lambda: frozenset(range(cpus)))
-    assert pairs_at_once(device, threads) == expected
+    monkeypatch.setattr("opgauge.harness.gate.interleaved.free_memory_bytes", lambda: free)
+    subject = Subject("sign", "c", "0" * 16, "optimized", device)
+    assert pairs_at_once([JobRecord(Job(subject, {"case": {"shapes": {"x": (10,)}}}))], threads) == expected
 
 
 IDLE = """    def run(*, x, out):
