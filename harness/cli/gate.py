@@ -170,8 +170,7 @@ def gate(
                 if dry_run:
                     describe(pool, selection, conditions, stored, as_json=as_json)
                     return
-                run = run_gate(pool, selection, conditions, tell=gating.tell, stored=stored)
-            run = replace(run, seconds=monotonic() - started)
+                run = run_gate(pool, selection, conditions, tell=gating.tell, stored=stored, begun=started)
         write(run, reports)
         print_table(run, reports)
         if store:

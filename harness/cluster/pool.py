@@ -16,7 +16,7 @@ from opgauge.harness.counting import counted
 from opgauge.harness.errors import WorkerError
 from opgauge.harness.gate.clock import Clock
 from opgauge.harness.gate.pairs import Batch, PairPlan, SpreadPool, Tell, measure_batch
-from opgauge.harness.gate.pool import LOOKING, WorkerPool
+from opgauge.harness.gate.pool import MOST_LOOKING, WorkerPool
 from opgauge.harness.gate.record import SIDES, BlockOutcome
 from opgauge.harness.result.ceilings import Ceilings
 from opgauge.harness.result.record_json import from_json
@@ -64,10 +64,10 @@ class ClusterPool(SpreadPool):
         addresses = members_with(client, self._backend)
         self.environment = common_environment(client, addresses, device)
         provide_trees(client, addresses, {tree.path for tree in trees.values()})
-        checking = max(1, LOOKING // self.devices)
+        checking = max(1, MOST_LOOKING // self.devices)
         self._options = PoolOptions(tuple(trees.items()), timeout_s, threads, memory_bytes, checking)
 
-    def prepare(self, sides: Sequence[str], preload: Sequence[str] = ()) -> None:
+    def prepare(self, sides: Sequence[str], preload: Sequence[str] | None = None) -> None:
         """Start nothing: this process's host runs no kernel, and members start theirs."""
 
     def ask(self, side: str, requests: Iterable[protocol.Request]) -> list[Any]:

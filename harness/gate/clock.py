@@ -9,6 +9,10 @@ from time import monotonic
 
 from opgauge.harness.gate.record import MEASURING, BlockOutcome
 
+OPENING, READING, LOOKING = "checkouts and builds", "reading the trees", "first checks"
+"""Activities before blocks: checking out and building both trees; importing them; calling and checking kernels once."""
+PEAKS, LISTING = "peaks of the device", "kernel lists"
+"""Activities outside blocks on a GPU."""
 STARTING, BETWEEN_PHASES = "starting processes", "between phases"
 """Activities of blocks beside the phases of trials: starting and ending processes; and the rest: comparing the state of
 processes before and after trials, messages, and choosing what comes next."""
@@ -18,13 +22,13 @@ processes before and after trials, messages, and choosing what comes next."""
 class Clock:
     """Time spent, in seconds. phases_s: of blocks_s, by phase of the trials and other activities.
 
-    looking_s: of first calls and their checks before any block.
+    outside_s: outside blocks, by activity.
     """
 
     blocks: int = 0
     blocks_s: float = 0.0
     phases_s: dict[str, float] = field(default_factory=dict)
-    looking_s: float = 0.0
+    outside_s: dict[str, float] = field(default_factory=dict)
 
     @property
     def measuring_s(self) -> float:
@@ -34,15 +38,16 @@ class Clock:
     def since(self, before: Clock) -> Clock:
         """The time spent since `before`."""
         phases_s = {name: spent - before.phases_s.get(name, 0.0) for name, spent in self.phases_s.items()}
-        looking_s = self.looking_s - before.looking_s
-        return Clock(self.blocks - before.blocks, self.blocks_s - before.blocks_s, phases_s, looking_s)
+        outside_s = {name: spent - before.outside_s.get(name, 0.0) for name, spent in self.outside_s.items()}
+        return Clock(self.blocks - before.blocks, self.blocks_s - before.blocks_s, phases_s, outside_s)
 
     def spent_s(self, wall_s: float) -> dict[str, float]:
         """Seconds by activity, of this many in all."""
-        return self.phases_s | {
+        return {
+            **self.phases_s,
             BETWEEN_PHASES: self.blocks_s - sum(self.phases_s.values()),
-            "first checks": self.looking_s,
-            "between blocks": wall_s - self.blocks_s - self.looking_s,
+            **self.outside_s,
+            "between blocks": wall_s - self.blocks_s - sum(self.outside_s.values()),
         }
 
     def add(self, phases_s: Mapping[str, float]) -> None:
@@ -77,6 +82,15 @@ class Clock:
         finally:
             self.add({STARTING: monotonic() - started})
 
+    @contextmanager
+    def outside(self, activity: str) -> Iterator[None]:
+        """Count the time within, outside blocks, as that of an activity."""
+        started = monotonic()
+        try:
+            yield
+        finally:
+            self.outside_s[activity] = self.outside_s.get(activity, 0.0) + monotonic() - started
+
     def now(self) -> Clock:
         """A copy of the current values."""
-        return replace(self, phases_s=self.phases_s.copy())
+        return replace(self, phases_s=self.phases_s.copy(), outside_s=self.outside_s.copy())

@@ -160,7 +160,7 @@ def _open(
 ) -> Iterator[list[Sides]]:
     """Start all processes of some pairs at the same time, in random order, each pair on CPUs of its own."""
     on_cpu = device == "cpu"
-    preload = sorted(pool.imported) if on_cpu else ("cupy",)
+    preload = sorted(pool.imported) if on_cpu else pool.preload
     paddings = ["x" * rng.randrange(MOST_PADDING) for _ in pairs]
     cpus = rng.sample(sorted(available_cpus()), len(available_cpus()))
     executors: dict[tuple[int, str], LocalExecutor] = {}

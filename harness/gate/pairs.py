@@ -43,8 +43,8 @@ INTERLEAVED_BATCH = 48
 """Jobs that share both processes of an interleaved pair."""
 INTERLEAVED_BYTES = 2 << 30
 """Most bytes of inputs that are cached for the jobs of a batch."""
-SPARE_CPUS, MOST_AHEAD = 4, 3
-"""CPUs for each of the next processes that start while a GPU is measured, and most of these processes."""
+SPARE_CPUS, MOST_AHEAD = 2, 6
+"""CPUs, beside one, for each process that starts while a GPU is measured, in 4 to 12 s with Triton; most of them."""
 BLOCK_S = 0.2
 """Seconds of sampling of one trial in one process."""
 FIRST_S, INTERLEAVED_S = 0.15, 0.3
@@ -270,7 +270,7 @@ class _Blocks:
         self._rng = rng
         self._sides = job.sides
         self._coming: list[str] = []
-        spare = (os.cpu_count() or 1) // SPARE_CPUS
+        spare = ((os.cpu_count() or 1) - 1) // SPARE_CPUS
         self.ahead = 0 if job.subject.device == "cpu" else min(spare, MOST_AHEAD)
 
     def prepare(self, pairs: int) -> None:

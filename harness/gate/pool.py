@@ -14,7 +14,7 @@ from typing import Any, Self
 
 from opgauge.harness.caches import CACHED_BY_CONTENT, remove_unused
 from opgauge.harness.errors import HeadError, TreeError, WorkerError
-from opgauge.harness.gate.clock import Clock
+from opgauge.harness.gate.clock import LOOKING, Clock
 from opgauge.harness.gate.record import BASE, HEAD, BlockOutcome, JobRecord, outcome_from
 from opgauge.harness.judge.verdict import Subject
 from opgauge.harness.project.active import measured
@@ -23,14 +23,15 @@ from opgauge.harness.result.result import Profile, Status
 from opgauge.harness.run.compiling import ONCE, Waiting, need_bytes, stopping
 from opgauge.harness.run.execute import LocalExecutor
 from opgauge.harness.run.tree import Tree, temporary_folder
-from opgauge.harness.run.worker_process import PRELOADED
 from opgauge.harness.settings import tuned_once
 from opgauge.harness.worker import protocol
 from opgauge.harness.worker.kept import forget_values
 
 KEPT = "kept"
 """Name of the folder of cached inputs."""
-LOOKING = 8
+LIBRARIES = ("numba", "torch", "triton")
+"""Modules that take long to import, and need no GPU for it."""
+MOST_LOOKING = 8
 """Most processes that call and check kernels before a GPU is timed: references are slow, and use one CPU each."""
 LOOK = replace(ONCE, calls=1)
 """Limits of a trial that is only called and checked: how long a call takes is found later."""
@@ -45,7 +46,7 @@ class WorkerPool:
     project in folders of the pool, because a cache beside the source does not detect changes in inlined functions of
     other files. Inputs are cached too: drawing them takes longer than measuring.
 
-    imported: those of `PRELOADED` that kernels of either tree have imported in `look_ahead`.
+    imported: those of `LIBRARIES` that kernels of either tree need, or have imported in `look_ahead`.
     """
 
     def __init__(
@@ -55,7 +56,7 @@ class WorkerPool:
         timeout_s: float = 120.0,
         threads: int | None = None,
         memory_bytes: int | None = None,
-        checking_processes: int = LOOKING,
+        checking_processes: int = MOST_LOOKING,
     ) -> None:
         """checking_processes: most processes that check kernels at once, per side."""
         self.trees = trees
@@ -90,8 +91,16 @@ class WorkerPool:
         finally:
             self._end = None
 
-    def prepare(self, sides: Sequence[str], preload: Sequence[str] = ("cupy",)) -> None:
-        """Start the next processes early, in this order, without using the GPU; end those that wait for others."""
+    @property
+    def preload(self) -> list[str]:
+        """Modules for processes on a GPU: what needs no GPU takes longest, and is done before their turn."""
+        return sorted({"cupy", *self.imported})
+
+    def prepare(self, sides: Sequence[str], preload: Sequence[str] | None = None) -> None:
+        """Start the next processes early, in this order, without using the GPU; end those that wait for others.
+
+        preload: modules that they import, by default `preload`.
+        """
         kept = 0
         while kept < min(len(sides), len(self._waiting)) and self._waiting[kept][0] == sides[kept]:
             kept += 1
@@ -99,7 +108,7 @@ class WorkerPool:
             unwanted.close()
         self._waiting = self._waiting[:kept]
         for side in sides[kept:]:
-            self._waiting.append((side, self.executor(side, preload=preload)))
+            self._waiting.append((side, self.executor(side, preload=self.preload if preload is None else preload)))
 
     def take(self, side: str) -> LocalExecutor:
         """The first of the processes that wait, if it is on this side, else a new one."""
@@ -140,9 +149,9 @@ class WorkerPool:
         sides, calls outside the samples are checked in a pair (see `JobRecord.checked_pair`). end: time by
         `time.monotonic` from which on no further kernel is called.
         """
-        started, processes = monotonic(), max(1, min(self._checking_processes, (os.cpu_count() or 1) // 2))
+        processes = max(1, min(self._checking_processes, (os.cpu_count() or 1) // 2))
         executors: list[LocalExecutor] = []
-        with ThreadPoolExecutor(len(sides) * processes) as threads:
+        with self.clock.outside(LOOKING), ThreadPoolExecutor(len(sides) * processes) as threads:
             for side in sorted(sides, key=(HEAD, BASE).index):
                 waiting = self._unseen(records, side)
                 with stopping([waiting], executors):
@@ -156,7 +165,6 @@ class WorkerPool:
                     found = self._seen.get((side, record.job.subject))
                     if found is not None:
                         record.seen[side] = found
-        self.clock.looking_s += monotonic() - started
 
     def _unseen(self, records: Sequence[JobRecord], side: str) -> Waiting[JobRecord]:
         """Records of a side that have not been looked at, by the memory that they need."""
@@ -179,7 +187,7 @@ class WorkerPool:
                 if end is not None and monotonic() >= end:
                     break
                 if executor is None:
-                    executor = self.executor(side, preload=("cupy",))
+                    executor = self.executor(side, preload=self.preload)
                     executors.append(executor)
                 executor.limits = ONCE if extra_checks else LOOK
                 trusted = record.trusted(side)
@@ -192,7 +200,7 @@ class WorkerPool:
                 )
                 outcome = self._seen[side, record.job.subject] = outcome_from(found)
                 if outcome.status is Status.OK:
-                    self.imported.update(executor.ask(protocol.ListImported(PRELOADED)))
+                    self.imported.update(executor.ask(protocol.ListImported(LIBRARIES)))
         except (TreeError, WorkerError) as error:
             raise self.unanswered(side, error) from error
         finally:
@@ -231,7 +239,7 @@ class WorkerPool:
     def profile(self, side: str, trials: Iterable[Mapping[str, Any]]) -> list[Profile]:
         """Kernel lists of trials on the tree of a side, from a process that times nothing."""
         found = []
-        with self.executor(side) as executor:
+        with self.take(side) as executor:
             for trial in trials:
                 try:
                     found.append(executor.profile_plain(trial))

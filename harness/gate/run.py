@@ -8,7 +8,7 @@ from datetime import UTC, date, datetime
 from pathlib import Path
 from time import monotonic
 
-from opgauge.harness.gate.clock import Clock
+from opgauge.harness.gate.clock import LISTING, OPENING, PEAKS, READING, Clock
 from opgauge.harness.gate.counts import Counts, count_instructions, count_notes
 from opgauge.harness.gate.evidence import evidence_of, facts_of, with_counts
 from opgauge.harness.gate.gate import Breach, GateOutcome, Schedule, check_demands, judge
@@ -99,14 +99,20 @@ def gate(
     tell: Tell = lambda _: None,
     laid: GatePlan | None = None,
     stored: Stored | None = None,
+    begun: float | None = None,
 ) -> GateRun:
     """Compare the two trees of `pool`.
 
-    laid: an existing plan, for runs that repeat it. stored: results in place of the base.
+    laid: an existing plan, for runs that repeat it. stored: results in place of the base. begun: time by
+    `time.monotonic` at which checkouts and builds of the trees began, if they count.
     """
-    started, before = monotonic(), pool.clock.now()
-    layout = laid or plan(pool, selection, conditions.policy, stored)
-    reached = _ceilings(pool, layout, conditions.policy)
+    before, started = pool.clock.now(), monotonic() if begun is None else begun
+    if begun is not None:
+        pool.clock.outside_s[OPENING] = pool.clock.outside_s.get(OPENING, 0.0) + monotonic() - begun
+    with pool.clock.outside(READING):
+        layout = laid or plan(pool, selection, conditions.policy, stored)
+    with pool.clock.outside(PEAKS):
+        reached = _ceilings(pool, layout, conditions.policy)
     pool.prepare(())  # what was started for the ceilings of a GPU, where none are needed
     paired = conditions.pair_plan()
     counted = count_instructions(pool, layout.jobs, paired.left_s()) if conditions.counts else {}
@@ -114,7 +120,8 @@ def gate(
     with pool.until(conditions.end):
         records = measure(pool, layout.jobs, decide, paired, stored=layout.stored, tell=tell)
     found = (*decide(records), *layout.skipped)
-    profiles = _profiles(pool, found, records) if conditions.profile and paired.has_time() else {}
+    with pool.clock.outside(LISTING):
+        profiles = _profiles(pool, found, records) if conditions.profile and paired.has_time() else {}
     breaches = _breaches(records, layout, conditions.policy, reached)
     return GateRun(
         base=pool.trees[BASE],
@@ -191,6 +198,7 @@ def _profiles(
     jobs = [records[subject].job for subject in flagged if subject in records and subject.device != "cpu"]
     paired = [job for job in jobs if job.is_paired][:PROFILED]
     profiles: dict[Subject, dict[str, Profile]] = {job.subject: {} for job in paired}
+    pool.prepare(SIDES if paired else ())
     for side in SIDES if paired else ():
         for job, profile in zip(paired, pool.profile(side, [job.trial for job in paired]), strict=True):
             profiles[job.subject][side] = profile

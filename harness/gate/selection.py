@@ -88,7 +88,19 @@ def plan(pool: WorkerPool, selection: Selection, policy: Policy, stored: Stored 
         notes += _other_backends(head, asked)
         msg = f"nothing to compare is selected ({there} in {pool.trees[HEAD]}){_hint(notes)}"
         raise NothingError(msg)
+    if _need_torch([head, base], (*in_head.trials, *in_base.trials)):
+        pool.imported.add("torch")
     return lay_out(in_head, in_base, unchanged, policy, devices, notes)
+
+
+def _need_torch(inventories: Iterable[Plain], subjects: Iterable[Subject]) -> bool:
+    """Whether some kernels take torch tensors, which the harness makes."""
+    keys = {(subject.op, subject.implementation, Device.parse(subject.device).backend) for subject in subjects}
+    return any(
+        kernel.get("arrays") == "torch" and (kernel["op"], kernel["implementation"], kernel["backend"]) in keys
+        for inventory in inventories
+        for kernel in inventory.get("kernels", ())
+    )
 
 
 def _ask_base(

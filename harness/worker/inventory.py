@@ -37,6 +37,7 @@ def take(paths: Sequence[Path], *, lenient: bool = False) -> dict[str, Any]:
                 "folder": folder_of(item.path),
                 "source": item.path,
                 "variant": getattr(item, "variant", False),
+                "arrays": getattr(item, "arrays", "numpy"),
             }
             for item in kernels()
             if not getattr(item, "experimental", False)  # kernels of older trees lack the attribute

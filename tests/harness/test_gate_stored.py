@@ -15,7 +15,7 @@ from opgauge.harness.case.case import GatePolicy
 from opgauge.harness.case.file import load_cases
 from opgauge.harness.errors import NothingError
 from opgauge.harness.gate import pairs
-from opgauge.harness.gate.clock import Clock
+from opgauge.harness.gate.clock import LOOKING, PEAKS, Clock
 from opgauge.harness.gate.gate import ExitCode, Schedule
 from opgauge.harness.gate.plan import GatePlan
 from opgauge.harness.gate.policy import Policy
@@ -260,12 +260,12 @@ def test_each_run_counts_its_own_time() -> None:
     ]
     assert false_alarms(runs)["measuring_share"] == 0.5
     assert caught(runs, 0.05, seconds=40.0)["measuring_share"] == 0.25
-    spent = {"measure": 10.0, "first call": 2.0, "between phases": 6.0, "first checks": 0.0}
+    spent = {"measure": 10.0, "first call": 2.0, "between phases": 6.0}
     assert false_alarms(runs)["spent_s"] == {**spent, "between blocks": 2.0}
     assert caught(runs, 0.05, seconds=40.0)["spent_s"] == {**spent, "between blocks": 22.0}
-    before = Clock(2, 4.0, {"measure": 1.0}, 3.0)
-    after = Clock(5, 9.0, {"measure": 6.0, "prepare": 1.0}, 5.0)
-    assert after.since(before) == Clock(3, 5.0, {"measure": 5.0, "prepare": 1.0}, 2.0)
+    before = Clock(2, 4.0, {"measure": 1.0}, {LOOKING: 3.0})
+    after = Clock(5, 9.0, {"measure": 6.0, "prepare": 1.0}, {LOOKING: 5.0, PEAKS: 1.0})
+    assert after.since(before) == Clock(3, 5.0, {"measure": 5.0, "prepare": 1.0}, {LOOKING: 2.0, PEAKS: 1.0})
 
 
 def test_what_is_caught_is_counted_by_time_per_call_and_by_cost() -> None:

@@ -15,8 +15,10 @@ from opgauge.harness.errors import TimeIsUpError
 from opgauge.harness.gate.gate import Schedule
 from opgauge.harness.gate.interleaved import measure_pairs
 from opgauge.harness.gate.pairs import BATCH, PairPlan, measure
+from opgauge.harness.gate.policy import Policy
 from opgauge.harness.gate.pool import WorkerPool
 from opgauge.harness.gate.record import BASE, CHECKED_PAIRS, HEAD, BlockOutcome, Job, JobRecord
+from opgauge.harness.gate.selection import Selection, plan
 from opgauge.harness.gate.turns import Effort
 from opgauge.harness.judge.verdict import Subject
 from opgauge.harness.result.record_json import to_json
@@ -86,7 +88,7 @@ def measured(monkeypatch: pytest.MonkeyPatch, device: str, cpus: int) -> Machine
     return machine
 
 
-@pytest.mark.parametrize(("cpus", "ahead"), [(4, 1), (8, 2), (64, 3)])
+@pytest.mark.parametrize(("cpus", "ahead"), [(4, 1), (8, 3), (64, 6)])
 def test_the_next_processes_import_while_a_gpu_is_measured(
     monkeypatch: pytest.MonkeyPatch, cpus: int, ahead: int
 ) -> None:
@@ -179,6 +181,21 @@ def test_processes_of_pairs_import_numba_if_a_kernel_has() -> None:
         assert pool.imported == set()
         pool.look_ahead([record_of(3, "optimized")])
         assert pool.imported == {"numba"}
+
+
+@pytest.mark.parametrize(("implementation", "needed"), [("torch", {"torch"}), ("optimized", set())])
+def test_processes_import_torch_if_a_selected_kernel_takes_its_tensors(
+    monkeypatch: pytest.MonkeyPatch, implementation: str, needed: set[str]
+) -> None:
+    """Its import takes seconds of each process: those that start ahead of their turn import it before."""
+    with WorkerPool(dict.fromkeys((BASE, HEAD), Tree(ROOT, "", "this tree"))) as pool:
+        plan(pool, Selection(ops=("sign",), implementations=(implementation,), devices=("cpu",)), Policy())
+        assert pool.imported == needed
+        started: list[Sequence[str]] = []
+        monkeypatch.setattr(pool, "executor", lambda _, *, preload: started.append(preload))
+        pool.prepare((HEAD,))
+        assert set(started[0]) == {"cupy", *needed}
+        pool._waiting.clear()
 
 
 @pytest.mark.parametrize("imported", [set(), {"numba"}])
