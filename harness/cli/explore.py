@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import secrets
 import sys
+from collections import Counter
 from collections.abc import Sequence
 from contextlib import ExitStack, nullcontext
 from pathlib import Path
@@ -39,7 +40,7 @@ WRONG, NOTHING = 3, 5
 """Exit codes: a case is wrong; no case was drawn."""
 MEGABYTE = 1 << 20
 """Bytes per unit of --megabytes."""
-AHEAD_BATCH = 128
+AHEAD_BATCH = 64
 """Cases that are compiled together, so that all workers are busy."""
 CASES_PER_DEVICE = 4
 """Cases of a batch per device of a cluster: enough to occupy every device while the last ones end."""
@@ -101,7 +102,7 @@ def explore(
 
     settings = load_settings()
     limits = ONCE if wrong else Limits(budget_s=budget or settings.budget_s / 4, turns=TURNS)
-    patience_s = timeout or settings.timeout_s
+    patience_s, end = timeout or settings.timeout_s, monotonic() + seconds
     with opened_cluster(gpus, cluster) as client, Store.open(database_url(db)) as store, ExitStack() as stack:
         where = spread_device(client, device)
         earlier = store.find_run(resume) if resume else None
@@ -117,7 +118,7 @@ def explore(
                 limits=limits, timeout_s=patience_s, threads=settings.threads, memory_bytes=settings.memory_bytes
             )
             run_id = earlier.id if earlier else runs.of(capture([where], threads=settings.threads))
-            measure = _measure(store, run_id, stack.enter_context(executor), ahead)
+            measure = _measure(store, run_id, stack.enter_context(executor), ahead, end)
             devices, batch = 1, AHEAD_BATCH if ahead else 1
         else:
             stored = store.results(earlier.id) if earlier else ()
@@ -127,7 +128,7 @@ def explore(
         plan = ExplorationPlan(
             chosen,
             where,
-            monotonic() + seconds,
+            end,
             cases=cases,
             threshold=threshold,
             steps=steps,
@@ -154,8 +155,12 @@ def _publish(done: Exploration, runs: str, output: Path | None, *, wrong: bool, 
     return 0 if done.rows else NOTHING
 
 
-def _measure(store: Store, run_id: str, executor: LocalExecutor, ahead: int) -> Measure:
-    """A function that runs trials and stores each result; results that an earlier part of the run stored are read."""
+def _measure(store: Store, run_id: str, executor: LocalExecutor, ahead: int, end: float) -> Measure:
+    """A function that runs trials and stores each result; results that an earlier part of the run stored are read.
+
+    end: time by `time.monotonic` after which no further case begins; results of cases that were not measured are
+    missing.
+    """
     from opgauge.harness.run.execute import ask_nothing
     from opgauge.harness.run.progress import Progress
     from opgauge.harness.run.runner import run as run_trials
@@ -165,12 +170,16 @@ def _measure(store: Store, run_id: str, executor: LocalExecutor, ahead: int) -> 
 
     def measure(trials: Sequence[Trial]) -> list[Result]:
         new = [trial for trial in trials if trial.key not in stored]
+        left = Counter(trial.case.id for trial in new)
         with temporary_folder("opgauge-explore-") if ahead and len(new) > ahead else nullcontext(None) as kept:
             ask = ask_nothing if kept is None else compile_all(new, ahead, Progress(len(new)), kept=kept).ask
             for result in run_trials(new, executor, ask=ask):
                 store.add_result(run_id, result)
                 stored[result.trial.key] = result
-        return [stored[trial.key] for trial in trials]
+                left[result.trial.case.id] -= 1
+                if not left[result.trial.case.id] and monotonic() > end:
+                    break
+        return [stored[trial.key] for trial in trials if not left[trial.case.id]]
 
     return measure
 

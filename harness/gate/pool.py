@@ -145,9 +145,9 @@ class WorkerPool:
     ) -> None:
         """Call and check kernels once per side, several at a time, so that blocks need no reference.
 
-        The head comes first: the base then finds its compiled code and valid outputs, where they are the same. Of both
-        sides, calls outside the samples are checked in a pair (see `JobRecord.checked_pair`). end: time by
-        `time.monotonic` from which on no further kernel is called.
+        The head comes first: the base then finds its compiled code and valid outputs, where they are the same. Calls
+        outside the samples are checked in a pair (see `JobRecord.checked_pair`): here others run at the same time. end:
+        time by `time.monotonic` from which on no further kernel is called.
         """
         processes = max(1, min(self._checking_processes, (os.cpu_count() or 1) // 2))
         executors: list[LocalExecutor] = []
@@ -156,8 +156,7 @@ class WorkerPool:
                 waiting = self._unseen(records, side)
                 with stopping([waiting], executors):
                     looks = [
-                        threads.submit(self._look, side, waiting, end, executors, extra_checks=len(sides) == 1)
-                        for _ in range(len(sides) * processes)
+                        threads.submit(self._look, side, waiting, end, executors) for _ in range(len(sides) * processes)
                     ]
                     for look in looks:
                         look.result()
@@ -172,15 +171,7 @@ class WorkerPool:
         shapes = [record.job.trial["case"]["shapes"].values() for record in new]
         return Waiting(zip(map(need_bytes, shapes), new, strict=True))
 
-    def _look(
-        self,
-        side: str,
-        waiting: Waiting[JobRecord],
-        end: float | None,
-        executors: list[LocalExecutor],
-        *,
-        extra_checks: bool,
-    ) -> None:
+    def _look(self, side: str, waiting: Waiting[JobRecord], end: float | None, executors: list[LocalExecutor]) -> None:
         executor = None
         try:
             for record in waiting:
@@ -189,14 +180,13 @@ class WorkerPool:
                 if executor is None:
                     executor = self.executor(side, preload=self.preload)
                     executors.append(executor)
-                executor.limits = ONCE if extra_checks else LOOK
-                trusted = record.trusted(side)
+                executor.limits = LOOK
                 found = executor.run_plain(
                     record.job.trial,
-                    trusted=trusted,
+                    trusted=record.trusted(side),
                     with_fingerprint=True,
                     kept=self.kept(side),
-                    extra_checks=extra_checks and trusted is None,
+                    extra_checks=False,
                 )
                 outcome = self._seen[side, record.job.subject] = outcome_from(found)
                 if outcome.status is Status.OK:

@@ -66,13 +66,15 @@ class Ahead:
     def ask_first(self, trial: Trial) -> Mapping[str, Any]:
         """Request fields of a trial that is called for the first time: store the inputs, and digest the outputs.
 
-        Neither is requested if no later process will use it: hashing large tensors costs as much as a call.
+        Neither is requested if no later process will use it: hashing large tensors costs as much as a call. Checks that
+        compare times are left to the process that measures: here other workers use the same device.
         """
         threads = max(1, len(os.sched_getaffinity(0)) // self.workers)
         return {
             "with_digest": self.kept is not None,
             "kept": self.folder(trial.case),
             "reference_threads": threads,
+            "extra_checks": False,
         }
 
     def ask(self, trial: Trial) -> Mapping[str, Any]:

@@ -171,7 +171,7 @@ def check_repeats(audit: Audit, attempt: Attempt, call: Bound, timer: CudaTimer,
         reason = "a call repeats its result, though its inputs have changed since the last one"
         raise WrongError(reason)
     more_ns = each_ns - first_ns
-    if is_first_right and more_ns > (MOST_DEARER - 1) * hot_ns + LEAST_DEARER_NS:
+    if is_first_right and more_ns > (MOST_DEARER - 1) * max(hot_ns, 0.0) + LEAST_DEARER_NS:
         reason = f"a call takes {time_text(more_ns)} longer after a change than without: it does not repeat its work"
         raise WrongError(reason)
 

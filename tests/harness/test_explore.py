@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from math import inf, prod
 from pathlib import Path
 from time import monotonic
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from opgauge.harness.case.case import Case
 from opgauge.harness.case.file import load_cases
+from opgauge.harness.cli import explore as command
 from opgauge.harness.cli.options import load
 from opgauge.harness.explore.draw import CaseLimits, CaseSource, draw_case, fits, values_of
 from opgauge.harness.explore.explore import Exploration, ExplorationPlan, explore, sources
@@ -188,3 +191,25 @@ def test_explore_resumes_with_the_same_seed(tmp_path: Path) -> None:
     assert "seed 4 on cpu" in again.stderr
     assert "3 cases in run" in again.stdout
     assert first.stdout.split("run ")[1].split(";")[0] == again.stdout.split("run ")[1].split(";")[0]
+
+
+def test_no_case_begins_when_time_is_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The case that is being measured is finished, and a later one is no row; a resumed exploration measures it."""
+    cases = [case for case in SHIPPED if case.op == "sign"][:3]
+    trials = [Trial(case, name, "cpu", "cpu") for case in cases for name in ("baseline", "optimized")]
+    clock, stored = SimpleNamespace(seconds=0.0), list[Result]()
+
+    def run(asked: Sequence[Trial], **_: object) -> Iterator[Result]:
+        for trial in asked:
+            clock.seconds += 10
+            yield Result(trial, Status.OK, measurement=Measurement((1e6,), "none", 1))
+
+    monkeypatch.setattr(command, "monotonic", lambda: clock.seconds)
+    store: Any = SimpleNamespace(results=lambda _: list(stored), add_result=lambda _, result: stored.append(result))
+    executor: Any = SimpleNamespace(run=run)
+    measured = command._measure(store, "run", executor, 0, 25.0)(trials)
+    assert [result.trial for result in measured] == trials[:4]
+    assert [result.trial for result in stored] == trials[:4]
+    again = command._measure(store, "run", executor, 0, 1000.0)(trials)
+    assert [result.trial for result in again] == trials
+    assert len(stored) == len(trials)
