@@ -35,6 +35,11 @@ class Clock:
         """Seconds of sampling and warming up."""
         return self.phases_s.get(MEASURING, 0.0)
 
+    @property
+    def listing_s(self) -> float:
+        """Seconds that kernel lists will take: a process for each tree imports it, and begins on the device."""
+        return 2 * (self.outside_s.get(READING, 0.0) + self.outside_s.get(PEAKS, 0.0))
+
     def since(self, before: Clock) -> Clock:
         """The time spent since `before`."""
         phases_s = {name: spent - before.phases_s.get(name, 0.0) for name, spent in self.phases_s.items()}

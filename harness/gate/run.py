@@ -120,8 +120,9 @@ def gate(
     with pool.until(conditions.end):
         records = measure(pool, layout.jobs, decide, paired, stored=layout.stored, tell=tell)
     found = (*decide(records), *layout.skipped)
+    wants_lists = conditions.profile and paired.has_time(pool.clock.since(before).listing_s)
     with pool.clock.outside(LISTING):
-        profiles = _profiles(pool, found, records) if conditions.profile and paired.has_time() else {}
+        profiles = _profiles(pool, found, records) if wants_lists else {}
     breaches = _breaches(records, layout, conditions.policy, reached)
     return GateRun(
         base=pool.trees[BASE],

@@ -10,10 +10,15 @@ from typing import Any, Self
 
 import pytest
 
+from opgauge.harness.gate import clock, pairs
+from opgauge.harness.gate import run as gate_run
 from opgauge.harness.gate.clock import BETWEEN_PHASES, STARTING, Clock
 from opgauge.harness.gate.interleaved import ALL_THREADS, FIRST, ONE_CALL, measure_coarse, measure_pairs, pairs_at_once
+from opgauge.harness.gate.plan import GatePlan
 from opgauge.harness.gate.pool import WorkerPool
 from opgauge.harness.gate.record import BASE, HEAD, MEASURING, Job, JobRecord
+from opgauge.harness.gate.run import Conditions
+from opgauge.harness.gate.selection import Selection
 from opgauge.harness.gate.turns import Effort
 from opgauge.harness.judge.verdict import Subject
 from opgauge.harness.measure import Limits
@@ -241,3 +246,24 @@ def test_a_kernel_that_works_in_the_first_call_of_a_sample_is_broken(tmp_path: P
 def test_a_clock_without_blocks_knows_no_activity() -> None:
     """All of its time is between the blocks."""
     assert Clock().spent_s(3.0) == {BETWEEN_PHASES: 0.0, "between blocks": 3.0}
+
+
+@pytest.mark.parametrize(("left_s", "listed"), [(7.0, False), (9.0, True)])
+def test_kernel_lists_begin_only_if_their_time_is_left(
+    monkeypatch: pytest.MonkeyPatch, left_s: float, *, listed: bool
+) -> None:
+    """Their processes import both trees once more, which took 4 s before: a budget would not be kept."""
+    now, asked = Now(), set[str]()
+    for module in (clock, gate_run, pairs):
+        monkeypatch.setattr(module, "monotonic", now)
+
+    def plan(*_: object) -> GatePlan:
+        now.now += 4.0
+        return GatePlan(())
+
+    monkeypatch.setattr(gate_run, "plan", plan)
+    monkeypatch.setattr(gate_run, "_profiles", lambda *_: asked.add("lists"))
+    tree = Tree(Path("/nowhere"), "", "a tree")
+    with WorkerPool({BASE: tree, HEAD: tree}) as pool:
+        gate_run.gate(pool, Selection(), Conditions(end=4.0 + left_s))
+    assert bool(asked) is listed
