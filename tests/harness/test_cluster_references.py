@@ -70,7 +70,7 @@ def test_a_reference_is_computed_once_and_taken_by_the_member(tmp_path: Path, mo
     monkeypatch.setattr("tempfile.tempdir", None)
     plain = [to_json(trial) for trial in plan([SMALL], implementations=["baseline", "optimized"])]
     assert member.compute_reference(plain[0]["case"])
-    (kept,) = member.shared_folder().glob(f"{SMALL.id}.npz")
+    (kept,) = member.shared_folder().glob(f"{SMALL.id}-*.npz")
     kept.write_bytes(b"")
     try:
         found = member.run_case(plain, to_json(ONCE), 60.0, shared=True)

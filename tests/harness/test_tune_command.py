@@ -28,7 +28,7 @@ QUICK = Limits(budget_s=0.01, min_samples=1, max_samples=1, warmup_s=0.0)
 CASES = """
 op: normalization
 cases:
-  - {name: columns, tags: [seed], shapes: {x: [512, 40]}, dtype: float32}
+  - {name: columns, tags: [seed], shapes: {x: [512, 200]}, dtype: float32}
   - {name: rows, tags: [full], shapes: {x: [2, 64, 3, 3]}, dtype: float32}
   - {name: tiny, tags: [smoke], shapes: {x: [5, 3]}, dtype: float32}
 """
@@ -112,7 +112,7 @@ def test_a_run_names_what_it_could_not_use(cases: Path, named: Path) -> None:
 
 def trial(**shape: tuple[int, ...]) -> dict[str, object]:
     """A small normalization over columns, for a worker."""
-    case = Case("normalization", "small", shape or {"x": (300, 40)}, "float32", find_op("normalization").params())
+    case = Case("normalization", "small", shape or {"x": (300, 200)}, "float32", find_op("normalization").params())
     return to_json(Trial(case, "optimized", "cpu", "cpu"))
 
 
