@@ -214,9 +214,12 @@ class Bench:
         return self.calibrations[name]
 
     def _load(self, case: Case, phases: Phases, kept: Path | None, *, with_reference: bool) -> None:
-        """Load inputs and, if wanted, the reference of `case`, unless they are cached."""
-        at_hand = self.case is not None and self.case.id == case.id
-        if at_hand and (self.expected is not None or not with_reference):
+        """Load inputs and, if wanted, the reference of `case`, unless they are cached; held trials of it stay."""
+        if self.case is not None and self.case.id == case.id:
+            if self.expected is None and with_reference:
+                phases.begin("reference")
+                with blamed_on_op():
+                    self.expected = expect(case, make_inputs(case), threads=self.reference_threads)
             return
         self.case, self.inputs, self.expected, self.buffers, self.held = None, Inputs({}), None, {}, {}
         phases.begin("reference")

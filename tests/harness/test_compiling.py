@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 from threading import Event
 from types import SimpleNamespace
@@ -107,6 +108,16 @@ def test_what_was_checked_ahead_is_trusted_and_nothing_else(tmp_path: Path) -> N
     assert "reference" in plain.extra["phases_s"]
     assert plain.check == from_json(Check, ahead.trusted[CASES[0].id, "baseline", "cpu"]["check"])
     assert changed.status is Status.WRONG
+
+
+def test_kernels_that_are_trusted_stay_beside_one_that_is_not(tmp_path: Path) -> None:
+    """One whose bits vary has no digest: its reference is computed while the others of its case are held."""
+    trials = [Trial(CASES[0], name, "cpu", "cpu") for name in ("baseline", "optimized")]
+    ahead = compile_ahead(trials, 1, lambda _: None, kept=tmp_path)
+    del ahead.trusted[trials[1].key]
+    with LocalExecutor(limits=replace(compiling.ONCE, turns=2)) as executor:
+        found = list(executor.run(trials, ask=ahead.ask))
+    assert [result.status for result in found] == [Status.OK, Status.OK], [result.reason for result in found]
 
 
 def test_inputs_of_large_cases_are_not_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
