@@ -57,8 +57,11 @@ class Clock:
 
     def add(self, phases_s: Mapping[str, float]) -> None:
         """Add the phases of a trial, or other activities of blocks."""
-        for name, spent in phases_s.items():
-            self.phases_s[name] = self.phases_s.get(name, 0.0) + spent
+        _add(self.phases_s, phases_s)
+
+    def add_outside(self, spent_s: Mapping[str, float]) -> None:
+        """Add activities outside blocks."""
+        _add(self.outside_s, spent_s)
 
     def add_shared(self, outcomes: Iterable[BlockOutcome], count: int) -> None:
         """Add the phases of trials of which this many ran at the same time."""
@@ -94,8 +97,13 @@ class Clock:
         try:
             yield
         finally:
-            self.outside_s[activity] = self.outside_s.get(activity, 0.0) + monotonic() - started
+            self.add_outside({activity: monotonic() - started})
 
     def now(self) -> Clock:
         """A copy of the current values."""
         return replace(self, phases_s=self.phases_s.copy(), outside_s=self.outside_s.copy())
+
+
+def _add(totals_s: dict[str, float], spent_s: Mapping[str, float]) -> None:
+    for name, spent in spent_s.items():
+        totals_s[name] = totals_s.get(name, 0.0) + spent

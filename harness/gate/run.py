@@ -108,7 +108,7 @@ def gate(
     """
     before, started = pool.clock.now(), monotonic() if begun is None else begun
     if begun is not None:
-        pool.clock.outside_s[OPENING] = pool.clock.outside_s.get(OPENING, 0.0) + monotonic() - begun
+        pool.clock.add_outside({OPENING: monotonic() - begun})
     with pool.clock.outside(READING):
         layout = laid or plan(pool, selection, conditions.policy, stored)
     with pool.clock.outside(PEAKS):

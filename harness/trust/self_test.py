@@ -165,8 +165,7 @@ def _cost(runs: Sequence[GateRun], seconds: float | None) -> dict[str, Any]:
     clock = Clock()
     for run in runs:
         clock.blocks_s += run.clock.blocks_s
-        for name, spent_s in run.clock.outside_s.items():
-            clock.outside_s[name] = clock.outside_s.get(name, 0.0) + spent_s
+        clock.add_outside(run.clock.outside_s)
         clock.add(run.clock.phases_s)
     return {
         "seconds": round(wall, 1),

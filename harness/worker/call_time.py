@@ -45,7 +45,7 @@ class Clocks(NamedTuple):
     @classmethod
     def now(cls, *, with_waits: bool = False) -> Self:
         """The present moment. with_waits: read how long threads have waited for a CPU; it takes 20 µs per thread."""
-        waited_ns = waited_ns_of_threads() if with_waits else None
+        waited_ns = scheduled_ns(TASKS).waited_ns if with_waits else None
         switches = switches_of_process()
         return cls(process_time_ns(), perf_counter_ns(), switches, waited_ns)
 
@@ -54,17 +54,25 @@ class Clocks(NamedTuple):
         wall_ns, cpu_ns = perf_counter_ns() - self.wall_ns, process_time_ns() - self.cpu_ns
         disturbed = switches_of_process() > self.switches
         if self.waited_ns is not None:
-            disturbed |= waited_ns_of_threads() - self.waited_ns > MOST_WAITED * wall_ns
+            disturbed |= scheduled_ns(TASKS).waited_ns - self.waited_ns > MOST_WAITED * wall_ns
         return CallTime(cpu_ns, wall_ns, disturbed)
 
 
-def waited_ns_of_threads() -> int:
-    """Time for which threads of this process could run and had no CPU; 0 on systems that do not tell.
+class ScheduledTime(NamedTuple):
+    """Time for which threads ran, and for which they could run and had no CPU, in ns."""
+
+    ran_ns: int
+    waited_ns: int
+
+
+def scheduled_ns(tasks: Path) -> ScheduledTime:
+    """Times of the threads in a process's folder of tasks, summed; 0 on systems that do not tell.
 
     A thread that wakes and finds its CPU taken waits without an involuntary switch.
     """
-    total = 0
-    for task in TASKS.glob("*/schedstat"):
+    ran_ns = waited_ns = 0
+    for task in tasks.glob("*/schedstat"):
         with suppress(OSError, ValueError, IndexError):
-            total += int(task.read_text(encoding="ascii").split()[1])
-    return total
+            ran, waited = task.read_text(encoding="ascii").split()[:2]
+            ran_ns, waited_ns = ran_ns + int(ran), waited_ns + int(waited)
+    return ScheduledTime(ran_ns, waited_ns)

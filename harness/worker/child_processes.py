@@ -5,6 +5,8 @@ from __future__ import annotations
 from contextlib import suppress
 from pathlib import Path
 
+from opgauge.harness.worker.call_time import scheduled_ns
+
 COMPILE_WORKER = b"torch/_inductor/compile_worker"
 """Part of the command of the process that torch's compiler starts with its first compilation, for later ones."""
 ENDED = ("Z", "X")
@@ -40,10 +42,7 @@ def children_ns(process: int | None = None) -> int:
     """CPU time of the threads of all descendants, except those of torch's compiler; 0 on systems that do not tell."""
     total = 0
     for child in _foreign(child_processes(process)):
-        for task in (PROCESSES / str(child) / "task").glob("*/schedstat"):
-            with suppress(OSError, ValueError, IndexError):
-                total += int(task.read_text(encoding="ascii").split()[0])
-        total += children_ns(child)
+        total += scheduled_ns(PROCESSES / str(child) / "task").ran_ns + children_ns(child)
     return total
 
 

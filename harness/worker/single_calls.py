@@ -16,7 +16,7 @@ from opgauge.harness.result.time_text import time_text
 from opgauge.harness.worker import protocol
 from opgauge.harness.worker.attempt import Attempt, WrongError
 from opgauge.harness.worker.audit import Audit
-from opgauge.harness.worker.call_time import MANY_THREADS, CallTime, Clocks
+from opgauge.harness.worker.call_time import CallTime, Clocks
 from opgauge.harness.worker.phases import Phases
 from opgauge.harness.worker.succession import Succession
 from opgauge.ops import Bound
@@ -127,7 +127,8 @@ def check_single_calls(audit: Audit, attempt: Attempt, call: Bound, repeated: Me
             audit.changes.restore()
     usual_ns = repeated.median_ns
     busy_ns = sum(repeated.cpu_ns) / max(len(repeated.cpu_ns), 1)
-    slack_ns = THREADS_SLACK_NS if busy_ns > MANY_THREADS * usual_ns else SLACK_NS
+    on_several = CallTime(int(busy_ns), int(usual_ns)).uses_several_threads
+    slack_ns = THREADS_SLACK_NS if on_several else SLACK_NS
     pause_s = PAUSE_S if usual_ns > THREADS_NS else 0.0
     most_ns = inf if attempt.kernel.arrays == "torch" else MOST_SLOWER * usual_ns + slack_ns
     for _ in range(ROUNDS):
