@@ -48,5 +48,5 @@ def test_plans_name_the_kernels_that_are_launched() -> None:
         assert announced, case.id
         reductions = {text.partition("<")[0] for text in announced if text.startswith("reduce_")}
         assert reductions <= {launch.kernel for launch in launches}, case.id
-        filled = {launch.kernel for launch in launches} <= {"fill", "fill_few"}
+        filled = {launch.kernel for launch in launches} <= {"fill", "fill_exact"}
         assert reductions or filled or case.op == "conv_data_grad", case.id

@@ -219,8 +219,10 @@ TIES = ("many", "all", "few", "zeros", "NaN")
 
 
 def powers_of_doubles() -> list[Trial]:
-    """Orders without a call, and one with."""
-    cases = (case_of("p_norm", {"x": (37, 31)}, "float64", axis=1, porder=order) for order in (-1, 0.5, 4, 3.5))
+    """Orders without a call, and some with."""
+    chosen = [("p_norm", order) for order in (-1, 0.5, 4, 3.5, -1.75, 7, 9)]
+    chosen += [("p_norm_grad", order) for order in (-1, 0.5, 4, 3.1, 0.25, 6.75, 9)]
+    cases = (case_of(op, {"x": (37, 31)}, "float64", axis=1, porder=order) for op, order in chosen)
     return [Trial(case, offset=False, mixed=2, seed=1, ties="few", vectors=False) for case in cases]
 
 

@@ -1,8 +1,9 @@
 """Verification: whether outputs agree with the float64 reference within the bound of their dtype.
 
 An element is right if |got - expected| <= bound + one rounding to the output's dtype. NaN must match NaN, and an
-infinity one of its sign. If the reference is beyond the dtype's range, the output must be infinite or within the bound.
-A negative bound permits an output that is not finite, and a sign may be required of outputs (ops/_core/overflow.py).
+infinity one of its sign; if the bound is infinite, any number is right besides. If the reference is beyond the dtype's
+range, the output must be infinite or within the bound. A negative bound permits an output that is not finite, and a sign
+may be required of outputs (ops/_core/overflow.py).
 Integers and bool are exact. Arrays are processed in chunks, so that a check needs little memory besides the reference.
 """
 
@@ -240,7 +241,8 @@ def _judge(got: Array, want: Array, bound: Array | float, info: DtypeInfo, sign:
         has_sign = np.isinf(wide) & (np.sign(wide) == np.sign(expected))
         # the reference exceeds float64, and so nearly does the error
         unbounded = may_overflow & ~np.isfinite(expected) & np.greater(bound, info.largest / 4)
-        unbounded |= np.isfinite(expected) & np.isinf(bound)  # the bound exceeds float64, and so may the error
+        # the bound exceeds float64, and so may the error; the reference is not finite by rounding alone
+        unbounded |= np.isinf(bound) & (np.isfinite(expected) | ~may_overflow)
         unbounded &= np.equal(sign, 0) | (wide * np.sign(expected) >= 0)
         farthest = expected * np.sign(wide) + bound  # on the side of the output
     overflowed = np.isinf(wide) & (farthest >= overflow) & np.isfinite(expected)

@@ -8,25 +8,25 @@ import numpy as np
 
 from opgauge.ops._core.kernel import Bound
 from opgauge.ops._core.plans import announce
-from opgauge.ops._cuda.pointwise import CONSTANTS, EVERY_BLOCK, FEW, SINGLE_THREADS, THREADS, evict_last_bytes
+from opgauge.ops._cuda.pointwise import CONSTANTS, EVERY_BLOCK, FEW, THREADS, evict_last_bytes
 from opgauge.ops._cuda.source import CudaSource
 
 WORDS = {1: "unsigned char", 2: "unsigned short", 4: "unsigned int", 8: "unsigned long long"}
 SOURCE = CudaSource(
     __file__,
     "fill.cu",
-    tuple(
-        f"{name}>"
-        for word in WORDS.values()
-        for name in (f"fill<{word}, ANY", f"fill<{word}, LARGE", f"fill_few<{word}")
+    (
+        "fill_exact<uint4>",
+        *(f"fill_exact<{word}>" for word in WORDS.values()),
+        *(f"fill<{word}, {extent}>" for word in WORDS.values() for extent in ("ANY", "LARGE")),
     ),
     constants=CONSTANTS,
 )
 PATTERN_BYTES = 16
 LARGE_BYTES = 64 << 20
 """Size in bytes from which stores are partly L2 evict_last; results that fit L2 take 2 % longer with it."""
-MOST_THREADS = 1024
-"""Threads of a block of `fill_few`, at most."""
+MOST_THREADS = (256, 512, 1024)
+"""Maximum threads of a block of `fill_exact`, in order of preference; at least half as many."""
 
 
 def bind_fill(result: Any, value: Any) -> Bound:
@@ -38,36 +38,32 @@ def bind_fill(result: Any, value: Any) -> Bound:
         result, element = result.reshape(-1).view(np.float64), element.real
     itemsize = result.dtype.itemsize
     word = element.view(f"u{itemsize}")
-    few = full_blocks(result.size)
-    if few is not None:
-        announce(f"fill_few grid {few[0][0]} block {few[1][0]}: few elements")
-        function = SOURCE.function(f"fill_few<{WORDS[itemsize]}>")
-        return lambda: function(*few, (result, np.int32(few[1][0]), word[0]))
-    layout = np.dtype([("word", np.uint32, (4,))])
-    pattern = np.frombuffer(np.repeat(word, PATTERN_BYTES // itemsize).tobytes(), layout).copy()
     width = PATTERN_BYTES // itemsize
+    pattern = np.frombuffer(np.repeat(word, width).tobytes(), np.dtype([("word", np.uint32, (4,))])).copy()
     head = -result.data.ptr % PATTERN_BYTES // itemsize
     vectors = (result.size - head) // width
     threads = result.size - vectors * (width - 1)
     large, kept = result.nbytes >= LARGE_BYTES, evict_last_bytes()
+    few = result.size <= FEW
+    if few or (threads == vectors and not large):
+        exact = full_blocks(result.size if few else vectors)
+        if exact is not None:
+            grid, block = exact
+            announce(f"fill_exact grid {grid[0]} block {block[0]}: no thread to spare")
+            function = SOURCE.function(f"fill_exact<{WORDS[itemsize] if few else 'uint4'}>")
+            return lambda: function(grid, block, (result, np.int32(block[0]), word[0] if few else pattern))
     function = SOURCE.function(f"fill<{WORDS[itemsize]}, {'LARGE' if large else 'ANY'}>")
     grid, block = (-(-threads // THREADS),), (THREADS,)
     announce(f"fill grid {grid[0]} block {THREADS}: 128-bit stores")
-    sizes = np.int64(vectors), np.int64(threads), np.uint32(result.nbytes // kept if kept else EVERY_BLOCK)
-    arguments = (result, word[0], pattern, np.int32(head), *sizes)
+    every = np.uint32(result.nbytes // kept if kept else EVERY_BLOCK)
+    arguments = (result, np.int64(vectors), np.int64(threads), np.int32(head), every, pattern)
     return lambda: function(grid, block, arguments)
 
 
 def full_blocks(size: int) -> tuple[tuple[int], tuple[int]] | None:
-    """Grid and block with a thread for each element and none to spare; None for many elements, or a large prime.
-
-    Such launches are bound by latency: on an H200 4 to 8 % faster than vectors.
-    """
-    if size > FEW:
-        return None
-    for most in (SINGLE_THREADS, MOST_THREADS):
-        least = -(-size // most)
-        for grid in range(least, 2 * least + 1):
-            if size % grid == 0:
-                return (grid,), (size // grid,)
+    """Grid and block of `size` threads, in whole warps if there are many; None if there are none."""
+    for most in MOST_THREADS:
+        for block in range(min(most, size), min(most // 2, size) - 1, -1):
+            if size % block == 0 and (size <= FEW or block % 32 == 0):
+                return (size // block,), (block,)
     return None

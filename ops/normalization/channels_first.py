@@ -40,6 +40,7 @@ from opgauge.ops.normalization.channels_first_plan import (
     MOST_STAGES,
     READERS,
     SHARING_THREADS,
+    SINGLE_THREADS,
     WRITTEN,
     GroupLayout,
     alone_vectors,
@@ -97,6 +98,7 @@ SOURCE = CudaSource(
         "MOST_STAGES": MOST_STAGES,
         "PARTIALS_EACH": MOST_SHARING // WARP,
         **{f"ALONE_THREADS_{each}": threads for each, threads in ALONE_THREADS.items()},
+        "ALONE_THREADS_SINGLE": SINGLE_THREADS,
     },
     structs=STATISTICS,
 )

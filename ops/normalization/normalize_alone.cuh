@@ -4,13 +4,14 @@
 
 // normalize_alone: one thread block normalizes one channel, or threads of a warp one each; the values stay in registers.
 // What is needed first is in the first 64 bytes of the arguments: other lines arrive later.
-// Layout   x, y (N, C, post), post a multiple of V      Grid  C >> together      Block  ≤ ALONE_THREADS<P>
+// Layout   x, y (N, C, post), post a multiple of V      Grid  C >> together      Block  ≤ ALONE_THREADS<T, V, P>
 // Needs    at most P vectors for each of a channel's `threads`. If a block has several channels, 2^together of them, which
 //          needs P = 1, these are 2^shift ≤ 32 neighbours in whole warps; of a single one, shift is 31
 // Writes   y, statistics
 // Why      all loads are in flight at once; short code, as a one-wave kernel is bound by instruction fetch
-template <int P>  // 7, 4 or 1; the numbers are defined by channels_first.py
-constexpr int ALONE_THREADS = P == 7 ? ALONE_THREADS_7 : (P == 4 ? ALONE_THREADS_4 : ALONE_THREADS_1);
+template <typename T, int V, int P>  // P: 7, 4 or 1; the numbers are defined by channels_first.py
+constexpr int ALONE_THREADS =
+    V == 1 && P > 1 && sizeof(T) <= 4 ? ALONE_THREADS_SINGLE : (P == 7 ? ALONE_THREADS_7 : (P == 4 ? ALONE_THREADS_4 : ALONE_THREADS_1));
 #if __CUDA_ARCH__ >= 1000
 constexpr int FURTHER_REGISTERS = 16;  // avoids spills there
 #else
@@ -23,7 +24,7 @@ constexpr int ALONE_REGISTERS =
 
 template <typename T, int V, int P, bool ADDS>
 __global__ void __launch_bounds__(
-    ALONE_THREADS<P>, 65536 / ALONE_THREADS<P> / ALONE_REGISTERS<T, V, P, ADDS>) normalize_alone(
+    ALONE_THREADS<T, V, P>, 65536 / ALONE_THREADS<T, V, P> / ALONE_REGISTERS<T, V, P, ADDS>) normalize_alone(
     const T* __restrict__ x, const Wide<T>* __restrict__ gamma, const Wide<T>* __restrict__ beta, int vectors, int channels,
     int post, int threads, Divisor vectors_per_image, int shift_and_together, T* __restrict__ y, Wide<T> epsilon, Wide<T> momentum,
     const T* __restrict__ addend, Statistics<Wide<T>> statistics) {

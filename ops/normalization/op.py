@@ -173,6 +173,7 @@ def bound(
     """Rounding of a stable algorithm in the accumulating dtype.
 
     The sums may run in sequence down the rows of channels-last x, which takes sqrt(n) roundings at random.
+    Without variance nor epsilon, y is a quotient of roundings, and its bound infinite.
     The mean's error changes y by (mean's error) inv_variance gamma, and the variance by its square, which
     E[x^2] - E[x]^2 does not achieve. With an addend, y may be rounded to the dtype before the addition,
     as in an unfused pair of ops.
@@ -197,7 +198,9 @@ def bound(
             moved = np.abs(arrays["moving_mean"]) + np.abs(mean)
             allowed["new_moving_mean"] = overflowing(4 * epsilon * moved + mean_error, lost.mean)
             variance = np.abs(outputs["new_moving_variance"])
-            units_of_variance = variance * (8 * epsilon + 2 * inverse_units)
+            exact = np.isinf(inverse)  # the variance of equal numbers, which is that of the mean's rounding
+            units_of_variance = variance * (8 * epsilon + 2 * np.where(exact, 0.0, inverse_units))
+            units_of_variance += np.where(exact, 2 * np.square(mean_error), 0.0)
             least = np.zeros(variance.shape)
             allowed |= lost.statistic("new_moving_variance", units_of_variance, least)
     else:
@@ -216,6 +219,7 @@ def bound(
     part = x - _spread(mean, x, axis)
     _add_size(error, part, _spread(np.where(lost.variance, 1.0, inverse_units + 4 * epsilon) * scale, x, axis))
     error += 2 * epsilon * _spread(np.abs(arrays["beta"]), x, axis)
+    np.copyto(error, np.inf, where=_spread(np.isinf(inverse), x, axis))
     if "add_to_output" in arrays:
         np.subtract(outputs["y"], arrays["add_to_output"], out=part)
         is_far = is_far | (np.abs(part) > dtype_info(dtype).largest * (1 - MARGIN))

@@ -21,7 +21,7 @@ __device__ __forceinline__ long long offset_of(unsigned int index, const Digits&
 }
 
 // x as rows (results, length), as columns (results / columns, length, columns), as (a, r1, b, r2, c) reduced over r1 and r2,
-// or with axes of both kinds in any order.
+// or with axes of both kinds in any order. Offsets of the first three have 32 bits, and differences wrap.
 enum Pattern { BY_ROW, BY_COLUMN, TWO_GROUPS, ANY_AXES };
 
 template <Pattern P>
@@ -36,7 +36,7 @@ __device__ __forceinline__ unsigned int first_of(const Elements<BY_COLUMN>& x, i
   const unsigned int outer = quotient(result, x.columns);
   return result + outer * (x.length - 1) * x.columns.value;
 }
-__device__ __forceinline__ long long first_of(const Elements<TWO_GROUPS>& x, unsigned int result) {
+__device__ __forceinline__ unsigned int first_of(const Elements<TWO_GROUPS>& x, unsigned int result) {
   const unsigned int outer = quotient(result, x.c);
   return result + outer * x.jump_b + quotient(outer, x.b) * x.jump_a;
 }
@@ -52,8 +52,8 @@ __device__ __forceinline__ unsigned int offset_in(const Elements<BY_COLUMN>& x, 
   return index * x.columns.value;
 }
 template <int MOST>
-__device__ __forceinline__ long long offset_in(const Elements<TWO_GROUPS>& x, unsigned int index) {
-  return static_cast<long long>(x.c.value) * index + quotient(index, x.r2) * x.jump_r1;
+__device__ __forceinline__ unsigned int offset_in(const Elements<TWO_GROUPS>& x, unsigned int index) {
+  return x.c.value * index + quotient(index, x.r2) * x.jump_r1;
 }
 template <int MOST>
 __device__ __forceinline__ long long offset_in(const Elements<ANY_AXES>& x, int index) {

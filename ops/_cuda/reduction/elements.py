@@ -61,9 +61,8 @@ TWO_GROUPS_STRUCT = np.dtype(
     [
         ("length", np.int32),
         ("innermost", np.int32),
-        *((name, np.int64) for name in ("jump_a", "jump_b", "jump_r1")),
+        *((name, np.int32) for name in ("jump_a", "jump_b", "jump_r1")),
         *((name, DIVISOR) for name in ("b", "r2", "c")),
-        ("pad", "V4"),
     ]
 )
 ANY_AXES_STRUCT = np.dtype(
@@ -189,7 +188,7 @@ def any_axes(problem: ReduceProblem, device: GpuSize, reason: str) -> ReducePlan
     blocks = -(-count // (THREADS >> bits))
     wanted = ELEMENTS_BLOCKS * device.multiprocessors // blocks
     splits = max(1, min(most_splits(count, length), length // (ELEMENTS_EACH << bits), wanted, LARGEST_GRID))
-    layout = axes.two_groups()
+    layout = axes.two_groups() if problem.size <= LARGEST else None
     struct = _any_struct(axes, innermost=innermost) if layout is None else _two_struct(layout)
     template = elements_templates("ANY_AXES" if layout is None else "TWO_GROUPS")[0]
     return _elements(problem, template, struct, bits, THREADS, reason, -(-length // splits))

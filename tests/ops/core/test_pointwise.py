@@ -72,14 +72,16 @@ def test_an_empty_launch_has_a_block(width: int) -> None:
     assert pointwise.one_per_thread(0, width)[0] == (1,)
 
 
-def test_a_fill_of_few_elements_has_a_thread_for_each() -> None:
-    """Blocks of at most 1024 threads, none to spare; primes above that, and many elements, are filled by vectors."""
-    found = {size: fill.full_blocks(size) for size in range(1, pointwise.FEW + 2)}
+def test_exact_fills_have_no_thread_to_spare() -> None:
+    """Blocks of at most 1024 threads, in whole warps for many; None for primes above that."""
+    found = {size: fill.full_blocks(size) for size in range(1, 2 * pointwise.FEW)}
     planned = {size: (*grid, *block) for size, (grid, block) in ((s, f) for s, f in found.items() if f)}
     assert all(grid * block == size and block <= 1024 for size, (grid, block) in planned.items())
     assert set(range(1, 1025)) <= set(planned)
+    assert all(block % 32 == 0 for size, (_, block) in planned.items() if size > pointwise.FEW)
     assert found[2053] is found[pointwise.FEW + 1] is None
-    assert planned[3000] == (6, 500)
+    assert planned[3000] == (12, 250)
+    assert planned[24000] == (125, 192)
 
 
 def test_few_elements_are_computed_one_by_one() -> None:

@@ -9,7 +9,6 @@ from opgauge.ops._core.tuning import override
 from opgauge.ops.normalization import channels_first, channels_first_plan
 from opgauge.ops.normalization.call import VECTOR_BYTES, WARP, View
 from opgauge.ops.normalization.channels_first_plan import (
-    ALONE_THREADS,
     MOST_SHARING,
     MOST_STAGES,
     READERS,
@@ -50,7 +49,8 @@ def test_a_block_holds_its_channel(
                 continue
             vectors, threads, together = found
             assert vectors * threads >= view.images * view.post // width, view
-            assert threads * together % WARP == 0 < threads * together <= ALONE_THREADS[vectors], view
+            most = channels_first_plan.alone_threads(vectors, width, width * info.itemsize)
+            assert threads * together % WARP == 0 < threads * together <= most, view
             assert together == 1 or (threads <= WARP and threads & (threads - 1) == view.channels % together == 0), view
             name = f"normalize_alone<{info.ctype}, {width}, {vectors}, {str(adds).lower()}>"
             assert name in channels_first.SOURCE.expressions, view
@@ -69,7 +69,12 @@ def test_a_block_holds_its_channel(
         (View(1, 5, 64), 16, 4, False, (1, 32, 1)),
         (View(4, 64, 64), 16, 4, False, (4, 32, 1)),
         (View(8, 64, 256), 16, 8, True, (1, 256, 1)),
-        (View(8, 512, 256), 16, 8, False, (7, 64, 1)),
+        (View(8, 512, 256), 16, 8, False, (4, 64, 1)),
+        # long channels have seven vectors a thread, and larger blocks of single elements
+        (View(8, 512, 784), 16, 8, False, (7, 128, 1)),
+        (View(3, 2, 1023), 2, 1, False, (4, 768, 1)),
+        (View(2, 3, 3025), 4, 1, True, (7, 896, 1)),
+        (View(2, 3, 3025), 8, 1, False, None),
         # several channels of a block, where there are many of few vectors
         (View(4, 2000, 16), 16, 4, True, (1, 16, 8)),
         (View(8, 2048, 16), 16, 4, True, (1, 32, 4)),

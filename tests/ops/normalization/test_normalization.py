@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from opgauge.harness.case.case import Case
-from opgauge.harness.worker.inputs import Inputs
+from opgauge.harness.worker.inputs import Inputs, with_derived
 from opgauge.harness.worker.verify import expect
 from opgauge.ops import FLOATS, AxisError, OpError, ParameterError, ShapeError, find_op
 from tests.draws import drawn_of
@@ -310,6 +310,23 @@ def test_mistakes_are_caught(wrong: str, dtype: str) -> None:
     if wrong == "x in TF32" and dtype in ("float16", "bfloat16"):
         return
     assert not passes(made, inputs, **{**known.right, **MISTAKES[wrong](known)})
+
+
+@pytest.mark.parametrize("dtype", FLOATS)
+def test_equal_numbers_without_epsilon_may_have_any_output(dtype: str) -> None:
+    """Their variance is rounding alone, so that y is NaN or any number; the mean is known, and other channels are."""
+    made = case((5, 4, 6), dtype, moving=True, epsilon=0.0)
+    same = inputs_of(made)
+    same.values["x"][:, 2] = 3
+    right = dict(expect(made, same := with_derived(made, same.values)).values)
+    other = {name: array.copy() for name, array in right.items()}
+    other["y"][:, 2], other["inv_variance"][2] = -1.5, 1e4
+    assert passes(made, same, **right)
+    assert passes(made, same, **other)
+    for name, at in (("y", (0, 1, 0)), ("mean", 2), ("new_moving_variance", 2), ("inv_variance", 1)):
+        wrong = {key: array.copy() for key, array in other.items()}
+        wrong[name][at] += 0.1
+        assert not passes(made, same, **wrong), name
 
 
 def test_batch_statistics_in_inference_are_caught() -> None:
