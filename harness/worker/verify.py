@@ -1,9 +1,9 @@
 """Verification: whether outputs agree with the float64 reference within the bound of their dtype.
 
 An element is right if |got - expected| <= bound + one rounding to the output's dtype. NaN must match NaN, and an
-infinity one of its sign; if the bound is infinite, any number is right besides. If the reference is beyond the dtype's
-range, the output must be infinite or within the bound. A negative bound permits an output that is not finite, and a sign
-may be required of outputs (ops/_core/overflow.py).
+infinity one of its sign; if the bound is infinite, any number is right besides. If the reference is beyond the
+dtype's range, the output must be infinite or within the bound. A negative bound permits an output that is not finite,
+and a sign may be required of outputs (ops/_core/overflow.py).
 Integers and bool are exact. Arrays are processed in chunks, so that a check needs little memory besides the reference.
 """
 
