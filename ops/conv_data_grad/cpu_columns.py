@@ -9,6 +9,7 @@ import numpy as np
 
 from opgauge.ops._core.kernel import Bound
 from opgauge.ops._core.op import Array
+from opgauge.ops._cpu.blas import matmul
 from opgauge.ops._cpu.threads import count
 from opgauge.ops._cpu.tile import narrowed, widened
 from opgauge.ops.conv_data_grad.op import ConvGeometry, three
@@ -73,9 +74,9 @@ def columns_of(rows: Any, given: Any, out: Any = None) -> Any:
     """
     images, groups, outs, pixels = given.shape
     if images == 1 or pixels >= FEW_PIXELS:
-        return np.matmul(rows, given, out=out)
+        return matmul(rows, given, out=out)
     beside = given.transpose(1, 2, 0, 3).reshape(groups, outs, images * pixels)
-    found = np.matmul(rows, beside).reshape(groups, -1, images, pixels).transpose(2, 0, 1, 3)
+    found = matmul(rows, beside).reshape(groups, -1, images, pixels).transpose(2, 0, 1, 3)
     if out is None:
         return np.ascontiguousarray(found)
     out[...] = found
@@ -176,7 +177,7 @@ def _one_product(found: ConvGeometry, tensors: Tensors) -> Bound:
         matrix = weight.reshape(groups, found.out_channels // groups, -1)
         given = dy.reshape(-1, groups, found.out_channels // groups)
         total = dx.reshape(-1, groups, found.channels // groups)
-        np.matmul(given.transpose(1, 0, 2), matrix, out=total.transpose(1, 0, 2))
+        matmul(given.transpose(1, 0, 2), matrix, out=total.transpose(1, 0, 2))
         if addend is not None:
             jit.add_in_place.on(threads)(total.reshape(-1), addend.reshape(-1))
 
