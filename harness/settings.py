@@ -148,6 +148,15 @@ def tuned_once() -> dict[str, str]:
     return {} if variable in os.environ else {variable: "1"}
 
 
+def huge_pages() -> dict[str, str]:
+    """Environment of processes for which glibc allocates in huge pages, beside the user's own settings of glibc.
+
+    Small pages lie anywhere in memory, so that equal processes have other conflicts in the caches.
+    """
+    given = os.environ.get("GLIBC_TUNABLES", "")
+    return {"GLIBC_TUNABLES": ":".join((*([given] if given else []), "glibc.malloc.hugetlb=1"))}
+
+
 def tell_workers(orders: str, metrics: Path) -> None:
     """Pass settings and the folder of shared metrics to the service's processes, which inherit the environment."""
     os.environ[WORKER_ORDERS] = orders

@@ -2,7 +2,8 @@
 
 The process is the unit of replication and the sample the unit of interleaving, so that a change of the host's speed
 affects both sides. On the CPU both processes run on the same CPU and on the same pages of memory, with one thread
-unless more are requested. Order of sides, order of cases, environment size and memory differ from pair to pair.
+unless more are requested; what kernels allocate themselves is in huge pages. Order of sides, order of cases, environment
+size and memory differ from pair to pair.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ from opgauge.harness.measure import Limits
 from opgauge.harness.result.result import Status
 from opgauge.harness.run.compiling import SHARE, need_bytes, stopping
 from opgauge.harness.run.environment import free_memory_bytes
-from opgauge.harness.settings import THREAD_VARIABLES
+from opgauge.harness.settings import THREAD_VARIABLES, huge_pages
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -169,7 +170,7 @@ def _open(
             for place, side in rng.sample([*product(range(len(pairs)), SIDES)], len(pairs) * len(SIDES)):
                 environment = {PADDING: paddings[place]}
                 if on_cpu:
-                    environment |= dict.fromkeys(THREAD_VARIABLES, str(threads))
+                    environment |= huge_pages() | dict.fromkeys(THREAD_VARIABLES, str(threads))
                 executor = pool.executor(side, preload=preload, environment=environment)
                 executors[place, side] = stack.enter_context(executor)
         pool.await_start((side, executor) for (_, side), executor in executors.items())

@@ -237,7 +237,7 @@ def test_self_tests_run_and_are_stored(tmp_path: Path) -> None:
     assert "| decisions that say slower or faster | 0 of 2 (0 %; 95 % interval 0 … 84.2 %) | ≤ 0.1 % |" in text
     assert re.search(r"\| wall time that is measurement \| \d+ % of \d+ s \| ≥ 50 % \|", text)
     (case,) = json.loads((tree.path / "made.json").read_text())["cases"]
-    assert (case["case"], len(case["pairs"]), case["ruler"], case["method"]) == ("small", 8, [], "interleaved/1")
+    assert (case["case"], len(case["pairs"]), case["ruler"], case["method"]) == ("small", 8, [], "interleaved/2")
     patient = (*quick, "--most-pairs", "24")  # on a busy machine samples count as contended, and more are needed
     text = tree.opgauge("inject", "--slowdown", "200", *patient, "--json", code=0)
     data = json.loads(text.partition("\n}\n")[0] + "}")

@@ -41,10 +41,11 @@ class Now:
 
 
 class TimedExecutor:
-    """A process whose answers take known times. limits: of the trials that it was asked to hold."""
+    """A process whose answers take known times. asked: limits of the trials that it was asked to hold."""
 
-    def __init__(self, now: Now) -> None:
+    def __init__(self, now: Now, environment: Mapping[str, str] | None = None) -> None:
         self._now = now
+        self.environment = environment or {}
         self.limits = Limits()
         self.asked: list[Limits] = []
 
@@ -94,9 +95,9 @@ def timed(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[WorkerPool, list[Ti
     for module in ("clock", "interleaved", "turns", "cpus"):
         monkeypatch.setattr(f"opgauge.harness.gate.{module}.monotonic", now)
 
-    def start(side: str, **_: Any) -> TimedExecutor:
+    def start(side: str, *, environment: Mapping[str, str] | None = None, **_: Any) -> TimedExecutor:
         del side
-        started.append(TimedExecutor(now))
+        started.append(TimedExecutor(now, environment))
         return started[-1]
 
     with WorkerPool(dict.fromkeys((BASE, HEAD), Tree(Path("/nowhere"), "", "a tree"))) as pool:
@@ -143,6 +144,14 @@ def test_a_duration_is_found_once(timed: tuple[WorkerPool, list[TimedExecutor]])
         measure_pairs(pool, [record], [pair], Effort(0.0))
     measure_coarse(pool, [record], Effort(0.0))
     assert [one.asked for one in started] == [[FIRST]] * 2 + [[ONE_CALL]] * 2 + [[FIRST]] * 2
+
+
+def test_kernels_of_a_pair_allocate_in_huge_pages(timed: tuple[WorkerPool, list[TimedExecutor]]) -> None:
+    """On both sides: small pages make equal processes differ."""
+    pool, started = timed
+    measure_pairs(pool, [a_record()], [0], Effort(0.0))
+    assert len(started) == 2
+    assert all("glibc.malloc.hugetlb=1" in one.environment["GLIBC_TUNABLES"] for one in started)
 
 
 class MeetingExecutor(TimedExecutor):

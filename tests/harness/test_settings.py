@@ -2,12 +2,33 @@
 
 from __future__ import annotations
 
+import platform
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
 from opgauge.harness.errors import SettingsError
-from opgauge.harness.settings import IMPORT_PATH, Settings, child_environment, load_settings, visible_gpu
+from opgauge.harness.settings import (
+    IMPORT_PATH,
+    Settings,
+    child_environment,
+    huge_pages,
+    load_settings,
+    program_environment,
+    visible_gpu,
+)
+
+HUGE_PAGES = Path("/sys/kernel/mm/transparent_hugepage/enabled")
+"""Linux's file about huge pages."""
+ADVISED = """
+from pathlib import Path
+block = bytearray(64 << 20)
+lines = Path("/proc/self/smaps").read_text().splitlines()
+print([line for line in lines if line.startswith("VmFlags") and " hg" in line])
+"""
+"""Program that prints the flags of memory for which it has asked for huge pages."""
 
 
 def test_nothing_set_gives_the_defaults() -> None:
@@ -55,6 +76,23 @@ def test_workers_find_this_harness(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PYTHONPATH", "/elsewhere")
     assert child_environment()["PYTHONPATH"].startswith(IMPORT_PATH)
     assert child_environment(2)["OMP_NUM_THREADS"] == "2"
+
+
+def test_huge_pages_keep_the_user_s_settings(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those of glibc are joined by colons."""
+    monkeypatch.setenv("GLIBC_TUNABLES", "glibc.malloc.check=0")
+    assert huge_pages() == {"GLIBC_TUNABLES": "glibc.malloc.check=0:glibc.malloc.hugetlb=1"}
+    monkeypatch.delenv("GLIBC_TUNABLES")
+    assert huge_pages() == {"GLIBC_TUNABLES": "glibc.malloc.hugetlb=1"}
+
+
+@pytest.mark.skipif(not HUGE_PAGES.exists() or platform.libc_ver()[0] != "glibc", reason="no huge pages, or no glibc")
+@pytest.mark.parametrize("advised", [False, True])
+def test_large_blocks_are_in_huge_pages(advised: bool) -> None:
+    """The name of glibc's setting is right."""
+    environment = program_environment(huge_pages() if advised else {})
+    done = subprocess.run([sys.executable, "-c", ADVISED], env=environment, capture_output=True, text=True, check=True)
+    assert (done.stdout.strip() != "[]") == advised
 
 
 @pytest.mark.parametrize(("visible", "index", "name"), [("", 1, "1"), ("3,5", 1, "5"), ("GPU-ab, GPU-cd", 0, "GPU-ab")])
