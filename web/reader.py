@@ -113,15 +113,16 @@ class Reader:
         """Settings of the project; those of the only one if this reads all."""
         return self.cache.get("settings", lambda: find_project(self.engine, self._own_project()))
 
+    def forms_of(self, case_id: str) -> list[CaseInfo]:
+        """All stored forms of a case with results of the project, the latest last; empty for an unknown one."""
+        return queries.find_case(self.engine, case_id, self.project)
+
     def commits(self) -> dict[str, Commit]:
         """Known commits of the project by SHA."""
         return self.cache.get("commits", lambda: list_commits(self.engine, self._own_project()))
 
     def _own_project(self) -> str:
-        if self.project is not None:
-            return self.project
-        listed = self.projects()
-        return listed[0][0] if listed else ""
+        return self.project if self.project is not None else next((name for name, _, _ in self.projects()), "")
 
     def result_names(self) -> frozenset[tuple[str, str]]:
         """Implementations with their devices, of all results."""

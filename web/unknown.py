@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from fastapi import HTTPException
 
 from opgauge.harness.judge.verdict import Kind, Verdict
-from opgauge.harness.store import listing, queries
+from opgauge.harness.store import listing
 from opgauge.harness.store.listing import Filters
 from opgauge.web.comparison import Compared
 from opgauge.web.devices import DeviceInfo
@@ -47,10 +47,10 @@ def refuse_unknown_filters(
 
 def refuse_unknown_values(reader: Reader, filters: Filters) -> None:
     """404 for filters of a list by a case, an op, a dtype, an implementation or a device that nothing stored has."""
-    if filters.case_id is not None and not queries.find_case(reader.engine, filters.case_id):
+    if filters.case_id is not None and not reader.forms_of(filters.case_id):
         raise HTTPException(404, f"no case {filters.case_id}")
     if filters.op or filters.dtype:
-        cases = reader.cache.get("case names", lambda: listing.list_case_names(reader.engine))
+        cases = reader.cache.get("case names", lambda: listing.list_case_names(reader.engine, reader.project))
         refuse_unknown("op", filters.op or "", (op for op, _ in cases), STORED)
         refuse_unknown("dtype", filters.dtype or "", (dtype for _, dtype in cases), STORED)
     if filters.implementation or filters.device:

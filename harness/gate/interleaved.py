@@ -2,8 +2,8 @@
 
 The process is the unit of replication and the sample the unit of interleaving, so that a change of the host's speed
 affects both sides. On the CPU both processes run on the same CPU and on the same pages of memory, with one thread
-unless more are requested; what kernels allocate themselves is in huge pages. Order of sides, order of cases, size of the
-environment and memory differ from pair to pair.
+unless more are requested; what kernels allocate themselves is in huge pages. Order of sides, order of cases, size of
+the environment and memory differ from pair to pair.
 """
 
 from __future__ import annotations

@@ -50,6 +50,8 @@ NAME_LENGTH, COMMIT_LENGTH = 64, 64
 """Most characters of the name of an implementation, and of a commit."""
 AHEAD = timedelta(days=1)
 """Tolerance for clocks of other machines that are ahead."""
+SET_BACK = timedelta(hours=1)
+"""Longest time by which a clock may have been set back during a run."""
 EARLIEST = datetime(2000, 1, 1, tzinfo=UTC)
 """Earliest start of a run; databases and time zones mishandle the year 1."""
 
@@ -165,10 +167,11 @@ def _read(data: Any) -> Submission:
         raise SubmissionError("run.command", "should be text of at most 10,000 characters")
     results = [_read_result(item, f"results[{index}]") for index, item in enumerate(listed)]
     _check_distinct(results)
+    started = _moment(head.get("started"), "run.started")
     return Submission(
         id=read_run_id(head.get("id")),
-        started=_moment(head.get("started"), "run.started"),
-        finished=None if head.get("finished") is None else _moment(head["finished"], "run.finished"),
+        started=started,
+        finished=None if head.get("finished") is None else _end(head["finished"], started),
         status=status,
         command=command,
         environment=_environment(head.get("environment")),
@@ -274,6 +277,13 @@ def _moment(value: Any, path: str) -> datetime:
     if found < EARLIEST:
         raise SubmissionError(path, f"{show(value)} is before {EARLIEST.year}")
     return found.astimezone(UTC)
+
+
+def _end(value: Any, started: datetime) -> datetime:
+    found = _moment(value, "run.finished")
+    if found < started - SET_BACK:
+        raise SubmissionError("run.finished", f"{show(value)} is before its start")
+    return found
 
 
 def _mapping(data: Any, path: str, known: Sequence[str]) -> Mapping[str, Any]:

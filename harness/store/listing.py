@@ -17,7 +17,7 @@ from sqlalchemy import Connection, Engine, bindparam, func, select
 from sqlalchemy.orm import aliased
 
 from opgauge.harness.store.columns import CHUNK, RESULT, keys_named
-from opgauge.harness.store.queries import POINT, CaseInfo, Detail, StoredPoint
+from opgauge.harness.store.queries import POINT, CaseInfo, Detail, StoredPoint, measured_in
 from opgauge.harness.store.run_queries import RunInfo, list_runs
 from opgauge.harness.store.tables import CaseRow, ResultRow, RunRow, SampleRow
 
@@ -128,12 +128,20 @@ def list_judged(engine: Engine, run_key: int, limit: int) -> list[Judged]:
     return [Judged._make(row) for row in rows]
 
 
-def page_cases(engine: Engine, *, op: str | None, dtype: str | None, after: int, limit: int) -> list[CaseInfo]:
-    """Cases in the order of their number, each in its latest form; one more than `limit` if there are more."""
+def page_cases(
+    engine: Engine, *, op: str | None, dtype: str | None, after: int, limit: int, project: str | None = None
+) -> list[CaseInfo]:
+    """Cases in the order of their number, each in its latest form; one more than `limit` if there are more.
+
+    project: only cases with results of its runs, in its forms.
+    """
     newer = aliased(CaseRow)
     query = select(CaseRow.id, CaseRow.case_id, CaseRow.op, CaseRow.dtype, CaseRow.data).where(
         CaseRow.id > after,
-        ~select(newer.id).where(newer.case_id == CaseRow.case_id, newer.id > CaseRow.id).exists(),
+        *measured_in(project, CaseRow),
+        ~select(newer.id)
+        .where(newer.case_id == CaseRow.case_id, newer.id > CaseRow.id, *measured_in(project, newer))
+        .exists(),
     )
     if op is not None:
         query = query.where(CaseRow.op == op)
@@ -143,9 +151,10 @@ def page_cases(engine: Engine, *, op: str | None, dtype: str | None, after: int,
         return [CaseInfo(*row) for row in connection.execute(query.order_by(CaseRow.id).limit(limit + 1))]
 
 
-def count_cases(engine: Engine) -> list[tuple[str, int]]:
-    """Ops and their number of cases, by name."""
-    query = select(CaseRow.op, func.count(CaseRow.case_id.distinct())).group_by(CaseRow.op).order_by(CaseRow.op)
+def count_cases(engine: Engine, project: str | None = None) -> list[tuple[str, int]]:
+    """Ops and their number of cases, by name; of those with results of a project's runs."""
+    counted = select(CaseRow.op, func.count(CaseRow.case_id.distinct())).where(*measured_in(project, CaseRow))
+    query = counted.group_by(CaseRow.op).order_by(CaseRow.op)
     with engine.connect() as connection:
         return [(op, count) for op, count in connection.execute(query)]
 
@@ -159,10 +168,11 @@ def list_names(engine: Engine, after: int = 0) -> tuple[list[tuple[str, str]], i
         return [(made, device) for made, device in connection.execute(chosen)], last
 
 
-def list_case_names(engine: Engine) -> list[tuple[str, str]]:
-    """Ops with their dtypes."""
+def list_case_names(engine: Engine, project: str | None = None) -> list[tuple[str, str]]:
+    """Ops with their dtypes; of cases with results of a project's runs."""
+    query = select(CaseRow.op, CaseRow.dtype).where(*measured_in(project, CaseRow)).distinct()
     with engine.connect() as connection:
-        return [(op, dtype) for op, dtype in connection.execute(select(CaseRow.op, CaseRow.dtype).distinct())]
+        return [(op, dtype) for op, dtype in connection.execute(query)]
 
 
 def load_runs(engine: Engine, keys: Collection[int]) -> list[RunInfo]:

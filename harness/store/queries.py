@@ -10,7 +10,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from sqlalchemy import Engine, bindparam, func
+from sqlalchemy import ColumnElement, Engine, bindparam, func
 
 from opgauge.harness.result.ceilings import Ceilings
 from opgauge.harness.result.record_json import from_json
@@ -257,11 +257,23 @@ def load_cases(engine: Engine, keys: Collection[int]) -> dict[int, CaseInfo]:
     return found
 
 
-def find_case(engine: Engine, case_id: str) -> list[CaseInfo]:
-    """All stored forms of a case, the latest last; empty for an unknown one."""
+def find_case(engine: Engine, case_id: str, project: str | None = None) -> list[CaseInfo]:
+    """All stored forms of a case, the latest last; with `project`, those with results of its runs. Empty for none."""
     with engine.connect() as connection:
-        found = connection.execute(_CASES_OF_ID, {"case_id": case_id}).all()
-        return [CaseInfo(*row) for row in found[:CHUNK]]
+        found = [CaseInfo(*row) for row in connection.execute(_CASES_OF_ID, {"case_id": case_id}).all()[:CHUNK]]
+        if project is None:
+            return found
+        query = select(CaseRow.id).where(CaseRow.id.in_([one.key for one in found]), *measured_in(project, CaseRow))
+        own = set(connection.execute(query).scalars())
+        return [one for one in found if one.key in own]
+
+
+def measured_in(project: str | None, case: Any) -> list[ColumnElement[bool]]:
+    """The condition that a case, `CaseRow` or its alias, has results of a project's runs; none without a project."""
+    if project is None:
+        return []
+    measured = select(ResultRow.id).join(RunRow, RunRow.id == ResultRow.run_id)
+    return [measured.where(ResultRow.case_key == case.id, RunRow.project == project).exists()]
 
 
 def list_series(engine: Engine, case_keys: Collection[int], run_keys: Collection[int]) -> list[StoredPoint]:

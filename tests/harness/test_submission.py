@@ -118,6 +118,7 @@ def _set(path: str, value: Any) -> Callable[[dict[str, Any]], None]:
         ("run/started", "0001-01-01T00:00:00+14:00", "before 2000"),
         ("run/started", "1999-12-31T23:59:59+00:00", "before 2000"),
         ("run/finished", 1e300, "should be a moment"),
+        ("run/finished", "2001-01-31T12:00:00+00:00", "is before its start"),
         ("run/environment/soft/note", "x" * 70_000, "at most 65536"),
         ("run/environment/hard", [], "should be a mapping"),
         ("run/environment/soft/commit", "a" * 65, "more than 64"),

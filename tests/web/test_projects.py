@@ -6,6 +6,7 @@ import copy
 import re
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from fastapi.testclient import TestClient
@@ -81,6 +82,32 @@ def test_lists_of_a_project_have_its_results_only(url: str) -> None:
         for one in other:
             is_own = one["run"] == runs["alpha"]
             assert client.get(f"/p/alpha/api/v1/results/{one['number']}").status_code == (200 if is_own else 404)
+
+
+def test_cases_of_a_project_are_those_that_it_measured(tmp_path: Path) -> None:
+    """Not those of others: neither in lists nor by their number; without a project all are."""
+    by_case: dict[str, list[dict[str, Any]]] = {}
+    for one in a_run(60)["results"]:
+        by_case.setdefault(one["trial"]["case"]["name"], []).append(one)
+    measured = dict(zip(("alpha", "beta"), by_case.values(), strict=False))
+    with database(tmp_path) as made:
+        with Store.open(made) as store:
+            for name, results in measured.items():
+                run = a_run(1) | {"results": results}
+                run["run"]["environment"]["soft"] |= {"project": name, "branch": "main"}
+                add_run(store.engine, read_submission(run))
+        with TestClient(create_app(Settings(database=made))) as client:
+            every = [one["id"] for one in client.get("/api/v1/cases").json()["items"]]
+            own = {name: client.get(f"/p/{name}/api/v1/cases").json()["items"] for name in measured}
+            assert [[one["id"] for one in found] for found in own.values()] == [[one] for one in every]
+            for (name, found), other in zip(own.items(), reversed(every), strict=True):
+                assert client.get(f"/p/{name}/api/v1/ops").json()["items"] == [{"op": found[0]["op"], "cases": 1}]
+                for path in ("", "/series", "/badge.svg"):
+                    assert client.get(f"/p/{name}/api/v1/cases/{found[0]['id']}{path}").status_code == 200
+                assert client.get(f"/p/{name}/api/v1/cases/{other}").status_code == 404
+                assert client.get(f"/p/{name}/api/v1/cases/{other}/series").status_code == 404
+                assert client.get(f"/p/{name}/cases/{other}").status_code == 404
+                assert "no such case" in client.get(f"/p/{name}/api/v1/cases/{other}/badge.svg").text
 
 
 def test_a_token_of_a_project_reads_that_project_only(url: str) -> None:

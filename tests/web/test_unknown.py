@@ -28,6 +28,8 @@ UNKNOWN = (
     ("/ops/p_norm", DEVICE),
     ("/ops/p_norm", ("run", "nothing")),
     ("/ops/nothing", ()),
+    ("/ops/p_norm", ("dtype", "flaot32")),
+    ("/ops/p_norm", ("tag", "nothing")),
     ("/roofline", DEVICE),
     ("/roofline", ("run", "nothing")),
     ("/coverage", DEVICE),

@@ -6,7 +6,6 @@ from html import escape
 
 from opgauge.harness.result.result import Status
 from opgauge.harness.result.summary import BASELINE, OPTIMIZED
-from opgauge.harness.store import queries
 from opgauge.web.level import GRAVE, Level
 from opgauge.web.reader import Reader, Recent
 from opgauge.web.rows import geometric_mean
@@ -43,7 +42,7 @@ def draw(label: str, text: str, colour: str) -> str:
 
 def case_badge(reader: Reader, case_id: str, device: str | None) -> str:
     """How a case stands in the latest run that has it."""
-    written = queries.find_case(reader.engine, case_id)
+    written = reader.forms_of(case_id)
     if not written:
         return draw("opgauge", "no such case", GREY)
     name = f"{written[-1].op}/{written[-1].name}"

@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 from fastapi import APIRouter, HTTPException, Query, Response
 
-from opgauge.harness.store import listing, queries
+from opgauge.harness.store import listing
 from opgauge.harness.store.listing import Filters
 from opgauge.web.api.answer import MOST, CaseId, Limit, Name, Offset, OpName, json_answer, page, problems
 from opgauge.web.api.badge import case_badge, op_badge
@@ -28,7 +28,7 @@ _SVG: dict[int | str, dict[str, Any]] = {
 @router.get("/ops", response_model=OpPage, responses=problems(422))
 def list_ops(reader: ReaderOf, limit: Limit = MOST, offset: Offset = 0) -> Response:
     """Ops of which cases are stored."""
-    found = reader.cache.get("api-ops", lambda: listing.count_cases(reader.engine))
+    found = reader.cache.get("api-ops", lambda: listing.count_cases(reader.engine, reader.project))
     return json_answer(page([{"op": op, "cases": count} for op, count in found], limit, offset))
 
 
@@ -37,7 +37,7 @@ def list_cases(
     reader: ReaderOf, limit: Limit = 100, after: After = 0, op: Name | None = None, dtype: Name | None = None
 ) -> Response:
     """Cases, each as it was written last. An op or a dtype that no case has is 404."""
-    found = listing.page_cases(reader.engine, op=op, dtype=dtype, after=after, limit=limit)
+    found = listing.page_cases(reader.engine, op=op, dtype=dtype, after=after, limit=limit, project=reader.project)
     if not found:
         refuse_unknown_values(reader, Filters(op=op, dtype=dtype))
     more, found = len(found) > limit, found[:limit]
@@ -47,7 +47,7 @@ def list_cases(
 @router.get("/cases/{case_id}", response_model=CaseModel, responses=problems(404, 422))
 def get_case(reader: ReaderOf, case_id: CaseId) -> Response:
     """One case."""
-    found = queries.find_case(reader.engine, case_id)
+    found = reader.forms_of(case_id)
     if not found:
         raise HTTPException(404, f"no case {case_id}")
     return json_answer(case_record(found[-1]))
@@ -66,7 +66,7 @@ def get_series(
 
     An implementation or a device that no result of any case has is 404.
     """
-    if not queries.find_case(reader.engine, case_id):
+    if not reader.forms_of(case_id):
         raise HTTPException(404, f"no case {case_id}")
     filters = Filters(None, case_id, implementation=implementation, device=device, project=reader.project)
     found = listing.page_series(reader.engine, filters, limit=limit, offset=offset)

@@ -64,7 +64,7 @@ def case_page(
 
 
 def _values(reader: Reader, case_id: str, device: str, run: str, last: int, of: str) -> Mapping[str, Any]:
-    written = queries.find_case(reader.engine, case_id)
+    written = reader.forms_of(case_id)
     if not written:
         raise HTTPException(404, f"no case {case_id}")
     # name and notes of the newest commit of this project, even if another project stored the case too

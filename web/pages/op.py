@@ -27,7 +27,7 @@ from opgauge.web.rows import (
     sort_rows,
 )
 from opgauge.web.trends import op_trend, trend_figure
-from opgauge.web.unknown import refuse_unknown_device
+from opgauge.web.unknown import refuse_unknown, refuse_unknown_device
 from opgauge.web.view import Paging, page
 
 SIZE = 40
@@ -85,6 +85,9 @@ def op_page(
         rows = _rows(reader, op, run)
         if device != "all":
             refuse_unknown_device(device, devices_of(rows), f"with results of {op}")
+        choices = _choices(rows)
+        refuse_unknown("dtype", filters.dtype, choices["dtypes"], f"with results of {op}")
+        refuse_unknown("tag", filters.tag, choices["tags"], f"of cases of {op}")
         on = device or first_device(rows)
         chosen = [row for row in rows if _is_chosen(row, on, filters)]
         paging = Paging(number, len(chosen), SIZE)
@@ -96,7 +99,7 @@ def op_page(
             "chosen": {"run": run, "device": on, **filters._asdict()},
             "sort": sort,
             "temperature": temperature,
-            **_choices(rows),
+            **choices,
             "runs": runs_of(chosen or rows),
             "trend": None if run else trend_figure(op_trend(reader.recent(), op, on), timeline(reader)),
             **_shown(reader, shown, chosen, temperature),
