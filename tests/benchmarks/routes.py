@@ -70,7 +70,7 @@ def api(known: Known) -> dict[str, list[str]]:
         "limit=100",
         "limit=100&implementation=torch",
         "limit=100&device=cpu&op=" + known.ops[0],
-        "limit=100&device=cuda:7",
+        "limit=100&device=cuda:0",
         "limit=100&status=error",
         "limit=100&status=wrong",
         "limit=100&before=300000&dtype=float16",
