@@ -6,6 +6,7 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from sqlite3 import SQLITE_FULL
 from typing import Any
 from urllib.parse import quote
 
@@ -19,6 +20,8 @@ from opgauge.harness.errors import StoreError
 _JSON: dict[str, Any] = {"json_serializer": json_text.write, "json_deserializer": json_text.read}
 BUSY_MS = 10_000
 """Milliseconds to wait for another writer."""
+PRIMARY, POSTGRESQL_FULL = 0xFF, "53100"
+"""Bits of SQLite's code of an error without its details, and PostgreSQL's code of a full disk."""
 PRAGMAS = (
     f"busy_timeout={BUSY_MS}",
     "journal_mode=WAL",
@@ -76,6 +79,12 @@ def explained(url: str) -> Iterator[None]:
         what = "cannot be opened" if isinstance(error, OperationalError) else "is not a usable database"
         msg = f"{_shown(url)} {what}: {error.orig}"
         raise StoreError(msg) from error
+
+
+def is_full(error: DatabaseError) -> bool:
+    """Whether a database could not write as its disk, or its largest size, is full."""
+    code: int = getattr(error.orig, "sqlite_errorcode", 0)
+    return code & PRIMARY == SQLITE_FULL or getattr(error.orig, "sqlstate", "") == POSTGRESQL_FULL
 
 
 def _shown(url: str) -> str:

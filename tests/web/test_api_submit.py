@@ -7,9 +7,12 @@ import gzip
 import io
 import json
 import uuid
+from typing import Any
 
 import pytest
 from fastapi.testclient import TestClient
+from sqlalchemy import event
+from sqlalchemy.exc import OperationalError
 
 from opgauge.harness.scope import Scope
 from opgauge.harness.store import bulk
@@ -98,8 +101,6 @@ def test_a_body_that_breaks_off_leaves_nothing(writable: TestClient) -> None:
 
 def test_a_failing_database_leaves_nothing(writable: TestClient, monkeypatch: pytest.MonkeyPatch) -> None:
     """When writing ends in the middle, no half run is visible, and sending it again works."""
-    from sqlalchemy.exc import OperationalError
-
     run, headers = a_run(), bearer(writable)
 
     def fail(*_: object) -> None:
@@ -113,6 +114,39 @@ def test_a_failing_database_leaves_nothing(writable: TestClient, monkeypatch: py
     assert not seen(writable, run)
     put(writable, run, headers)
     assert seen(writable, run)
+
+
+class FullDiskError(Exception):
+    """PostgreSQL's error of a full disk."""
+
+    sqlstate = "53100"
+
+
+def test_a_full_disk_is_told_and_leaves_nothing(writable: TestClient, monkeypatch: pytest.MonkeyPatch) -> None:
+    """To try again at once would not help: 507, by the codes of both databases."""
+    run, headers = a_run(), bearer(writable)
+    address = f"{API}/runs/{run['run']['id']}"
+    engine = store_of(writable).engine
+    if engine.dialect.name == "sqlite":
+
+        def fill(connection: Any, *_: object) -> None:
+            connection.execute("PRAGMA max_page_count=1")  # as many as there are
+
+        event.listen(engine, "checkout", fill)
+        full = writable.put(address, json=a_run(400) | {"run": run["run"]}, headers=headers)
+        event.remove(engine, "checkout", fill)
+        engine.dispose()
+        assert (full.status_code, full.json()["detail"].partition(":")[0]) == (507, "the disk of the database is full")
+        assert not seen(writable, run)
+
+    def fail(*_: object) -> None:
+        raise OperationalError("INSERT", {}, FullDiskError())
+
+    with monkeypatch.context() as patch:
+        patch.setattr(bulk, "packed_samples", fail)
+        assert writable.put(address, json=run, headers=headers).status_code == 507
+    assert not seen(writable, run)
+    put(writable, run, headers)
 
 
 def test_other_wrong_requests(writable: TestClient) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import gzip
 import hashlib
+import logging
 from collections.abc import Callable, Iterator, Sequence
 from typing import Annotated
 
@@ -23,12 +24,14 @@ from opgauge.harness.result.submission import FORMAT, STATUSES, Submission, join
 from opgauge.harness.scope import Scope
 from opgauge.harness.store import bulk
 from opgauge.harness.store.bulk import Entered, FullError, OtherRunError, PartError, SubmissionPart
+from opgauge.harness.store.engine import is_full
 from opgauge.harness.store.tokens import Token
 from opgauge.web.api.answer import MOST, Limit, Offset, json_answer, problems
 from opgauge.web.api.models import PartPage, SubmittedModel
 from opgauge.web.auth import audit, check_project, require
 from opgauge.web.body import Body, body_of, unpack
 from opgauge.web.deps import StoreOf
+from opgauge.web.observe import DATABASE_ERRORS
 
 router = APIRouter(tags=["submissions"])
 PARTS = 1000
@@ -39,6 +42,7 @@ SUBMISSIONS = 2
 """Bodies that are parsed at the same time; each may need some hundred megabytes."""
 RETRY = {"Retry-After": "5"}
 """Header of an answer that asks the sender to try again."""
+_log = logging.getLogger("opgauge")
 _readers: RunVar[CapacityLimiter] = RunVar("readers")
 
 Submitter = Annotated[Token, Depends(require(Scope.SUBMIT))]
@@ -70,7 +74,7 @@ _RUN = {
     "description": "The JSON of `opgauge export --samples`; every field is checked.",
 }
 _BODY = {"requestBody": {"required": True, "content": {"application/json": {"schema": _RUN}}}}
-_WRITING = problems(400, 401, 403, 408, 409, 413, 415, 422, 429, 503)
+_WRITING = problems(400, 401, 403, 408, 409, 413, 415, 422, 429, 503, 507)
 
 
 _FINISH = {
@@ -235,4 +239,8 @@ def _explained(work: Callable[[], Response]) -> Response:
     except HarnessError as error:
         raise HTTPException(422, str(error)[:1000]) from error
     except OperationalError as error:
+        DATABASE_ERRORS.inc()
+        _log.error("a submission failed: %s", error.orig)
+        if is_full(error):
+            raise HTTPException(507, "the disk of the database is full: nothing of this request was stored") from error
         raise HTTPException(503, "the database is busy: try again", RETRY) from error
