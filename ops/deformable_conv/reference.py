@@ -118,7 +118,8 @@ def gradient_bounds(
     A coordinate's rounding changes a weight or a derivative by up to half an epsilon of the coordinate, however
     small that is. Rounding is independent between samples, so that x and filter accumulate the root of the
     summed squares; the channels of a sample share it, so that offset and mask accumulate a plain sum. A coordinate
-    that rounding may move to a whole number has the derivative of either side.
+    that rounding may move to a whole number has the derivative of either side, and so has one at the edge of what is
+    interpolated, -1 and H, of which implementations take either.
     """
     weight = np.abs(_by_tap(found, arrays["filter"]))
     sizes, wobbles = Gradients(found, weight.dtype), Gradients(found, weight.dtype)
@@ -133,7 +134,10 @@ def gradient_bounds(
         sizes.add_to_samples(piece, _sum(at.weights * products), slopes)
         shaken = _sum(products) * at.reach
         jump = 4 / epsilon * mask * np.matmul(column_grad, rows.max(axis=1)[..., None])[..., 0]
-        near = [_is_near_whole(fraction, epsilon * at.reach) for fraction in at.fractions]
+        near = [
+            _is_near_whole(fraction, epsilon * at.reach) | (edge <= epsilon)
+            for fraction, edge in zip(at.fractions, at.edges, strict=True)
+        ]
         wobbles.add_to_samples(piece, shaken, [shaken * mask + np.where(one, jump, 0.0) for one in near])
         for part, places in enumerate(at.places):
             spread = RowScatter(places, sizes.x.shape[2])

@@ -120,6 +120,22 @@ def test_slope_at_whole_coordinates(implementation: str, place: float, slope: fl
     assert complaint(case, inputs, implementation) == ""
 
 
+@pytest.mark.parametrize(
+    ("place", "slope", "is_right"),
+    [(-1, 1, True), (-1, 0, True), (3, -9, True), (3, 0, True), (-1.25, 1, False), (3.25, -9, False), (0, 0, False)],
+)
+def test_either_slope_is_right_at_the_edge(place: float, slope: float, is_right: bool) -> None:
+    """At -1 and at H: implementations take either. Beyond them it is 0, and to the right elsewhere."""
+    case = case_of(OP, {"x": (1, 1, 3, 4), "filter": (1, 1, 3, 4)}, "float32")
+    weight, offset = np.zeros(12, np.float32), np.zeros((12, 2), np.float32)
+    weight[0], offset[0, 0] = 1, place
+    x, given_out = np.arange(1, 13, dtype=np.float32), np.ones(1, np.float32)
+    inputs = inputs_of(case, x=x, filter=weight, offset=offset, out_grad=given_out)
+    found = {name: array.astype(np.float32) for name, array in expect(case, inputs).values.items()}
+    found["offset_grad"].reshape(-1)[0] = slope
+    assert passes(case, inputs, **found) == is_right
+
+
 def wrong_gradients(case: Case, inputs: Inputs, right: dict[str, Any]) -> dict[str, dict[str, Any]]:
     """What kernels have been seen to leave, by what they do wrong."""
     arrays, op = inputs.wide, find_op(OP)
