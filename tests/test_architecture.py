@@ -26,6 +26,22 @@ READS_ENVIRONMENT = {
     "harness/trust/planted.py",
     "harness/worker/state.py",
 }
+AT_THE_TOP = {
+    *(
+        ".ci",
+        ".github",
+        ".gitignore",
+        "CHANGELOG.md",
+        "CONTRIBUTING.md",
+        "LICENSE",
+        "Makefile",
+        "README.md",
+        "action.yml",
+    ),
+    *("cases", "ci", "docs", "examples", "harness", "mkdocs.yml", "ops", "pyproject.toml", "requirements", "tests"),
+    *("tools", "web"),
+}
+"""Files and folders at the root of the repository."""
 VAGUE = {"utils", "util", "helpers", "helper", "common", "manager", "base", "misc"}
 
 
@@ -129,3 +145,9 @@ def test_every_kernel_is_listed_without_a_gpu(op: ops.Op) -> None:
     dtype = "float32" if "float32" in op.dtypes else op.dtypes[0]
     listed = {item.key.backend for item in ops.kernels(op=op.name, implementation="optimized", dtype=dtype)}
     assert listed == backends
+
+
+def test_nothing_else_is_at_the_top() -> None:
+    """What a tool leaves there, such as a downloaded package, is easily committed."""
+    listed = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert {name.partition("/")[0] for name in listed.stdout.split("\n") if name} == AT_THE_TOP
