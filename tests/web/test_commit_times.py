@@ -24,7 +24,7 @@ def test_an_impossible_commit_time_stretches_no_axis(writable: TestClient, when:
         run = a_run(8)
         run["run"]["environment"]["hard"] = dict(reader_of(writable).runs()[0].environment.hard)
         run["run"]["environment"]["soft"] = {"commit": f"{day}e" * 20, "branch": "main", "commit_time": given}
-        run["run"]["started"] = STARTED.replace(day=day).isoformat()
+        run["run"]["started"] = run["run"]["finished"] = STARTED.replace(day=day).isoformat()
         add_run(store_of(writable).engine, read_submission(run))
         sent.append(run["run"]["id"])
     assert [run.id for run in reader_of(writable).history().runs[-2:]] == sent
