@@ -11,7 +11,7 @@ import numpy as np
 
 from opgauge.ops._core.op import Array
 from opgauge.ops.deformable_conv.rows import CORNERS, RowScatter, blend
-from opgauge.ops.deformable_conv.sampling import Piece, Samples, SamplingGeometry, pieces
+from opgauge.ops.deformable_conv.sampling import Pair, Piece, Samples, SamplingGeometry, pieces
 
 
 def _by_tap(found: SamplingGeometry, weight: Array) -> Array:
@@ -135,8 +135,8 @@ def gradient_bounds(
         shaken = _sum(products) * at.reach
         jump = 4 / epsilon * mask * np.matmul(column_grad, rows.max(axis=1)[..., None])[..., 0]
         near = [
-            _is_near_whole(fraction, epsilon * at.reach) | (edge <= epsilon)
-            for fraction, edge in zip(at.fractions, at.edges, strict=True)
+            _is_near_whole(fraction, epsilon * at.reach) | at_edge
+            for fraction, at_edge in zip(at.fractions, _are_at_edges(at, found.size, epsilon), strict=True)
         ]
         wobbles.add_to_samples(piece, shaken, [shaken * mask + np.where(one, jump, 0.0) for one in near])
         for part, places in enumerate(at.places):
@@ -192,3 +192,14 @@ def _is_near_whole(fraction: Array, distance: Array) -> Array:
     from_whole = np.minimum(fraction, 1 - fraction)
     near: Array = (from_whole > 0) & (from_whole <= distance)
     return near
+
+
+def _are_at_edges(at: Samples, size: Pair, epsilon: float) -> list[Array]:
+    """By axis, whether rounding may move a sample from or to -1 or the size, if it is not beyond along the other."""
+    reach = np.abs(at.position[0]) + np.abs(at.position[1]) + 2
+    found = []
+    for place, length, beside, width in zip(at.position, size, at.position[::-1], size[::-1], strict=True):
+        with np.errstate(invalid="ignore"):  # an infinite position is at no edge
+            is_near = np.minimum(np.abs(place + 1), np.abs(place - length)) / reach <= epsilon
+        found.append(is_near & (beside >= -1) & (beside <= width))
+    return found

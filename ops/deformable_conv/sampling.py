@@ -77,8 +77,8 @@ class Samples:
 
     places: flat pixel index of each corner, (h0, w0), (h0, w0 + 1), (h0 + 1, w0), (h0 + 1, w0 + 1); the number of
     pixels for one that may not be read. weights: bilinear weight of each. slopes: derivatives of those by
-    row and by column. fractions: distances from the upper left corner. reach: |h| + |w| of the sample, and 2. edges:
-    distances to the rows and columns -1, H and W, per reach; infinite beyond them along the other axis.
+    row and by column. fractions: distances from the upper left corner. reach: |h| + |w| of the sample, and 2.
+    position: h and w, also of samples outside, for which the others are those of (0, 0).
     """
 
     mask: Array
@@ -87,18 +87,7 @@ class Samples:
     slopes: tuple[Array, Array]
     fractions: tuple[Array, Array]
     reach: Array
-    edges: tuple[Array, Array]
-
-
-def _to_edges(h: Array, w: Array, height: int, width: int) -> tuple[Array, Array]:
-    """`Samples.edges` of these coordinates; NaN for coordinates that are not finite."""
-    reach = np.abs(h) + np.abs(w) + 2
-    with np.errstate(invalid="ignore"):
-        from_rows, from_columns = (
-            np.minimum(np.abs(at + 1), np.abs(at - size)) / reach for at, size in ((h, height), (w, width))
-        )
-    between = [(at >= -1) & (at <= size) for at, size in ((w, width), (h, height))]
-    return np.where(between[0], from_rows, np.inf), np.where(between[1], from_columns, np.inf)
+    position: tuple[Array, Array]
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,7 +115,7 @@ class Piece:
         w = corner[1] + (j * found.dilations[1])[:, None] + offset[:, :, 1]
         h, w = self._by_sample(h)[..., None], self._by_sample(w)[..., None]
         inside = (h > -1) & (h < height) & (w > -1) & (w < width)
-        edges = _to_edges(h[..., 0], w[..., 0], height, width)
+        position = h[..., 0], w[..., 0]
         h, w = np.where(inside, h, 0.0), np.where(inside, w, 0.0)
         h0, w0 = np.floor(h).astype(np.int64), np.floor(w).astype(np.int64)
         lh, lw = h - h0, w - w0
@@ -139,7 +128,7 @@ class Piece:
             (np.concatenate([lw - 1, -lw, 1 - lw, lw], axis=2), np.concatenate([lh - 1, 1 - lh, -lh, lh], axis=2)),
             (lh[..., 0], lw[..., 0]),
             (np.abs(h) + np.abs(w) + 2)[..., 0],
-            edges,
+            position,
         )
 
     def mask(self, arrays: Mapping[str, Array]) -> Array:

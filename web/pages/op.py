@@ -83,9 +83,9 @@ def op_page(
 
     def values() -> Mapping[str, Any]:
         rows = _rows(reader, op, run)
-        if device != "all":
-            refuse_unknown_device(device, devices_of(rows), f"with results of {op}")
         choices = _choices(rows)
+        if device != "all":
+            refuse_unknown_device(device, choices["devices"], f"with results of {op}")
         refuse_unknown("dtype", filters.dtype, choices["dtypes"], f"with results of {op}")
         refuse_unknown("tag", filters.tag, choices["tags"], f"of cases of {op}")
         on = device or first_device(rows)
