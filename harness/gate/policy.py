@@ -18,12 +18,11 @@ from pathlib import Path
 
 from opgauge.harness.case.case import GatePolicy
 from opgauge.harness.case.document import YamlNode, read_documents
-from opgauge.harness.case.filters import matches_text
 from opgauge.harness.case.hint import record_hints, show
 from opgauge.harness.case.reading import collecting, known_entries, read_names, read_node, wrong
 from opgauge.harness.case.rules import check_gate
 from opgauge.harness.errors import CaseError, CaseFileError, Mistake, Position
-from opgauge.harness.judge.pattern import matches
+from opgauge.harness.judge.pattern import matches, matches_all
 from opgauge.harness.judge.verdict import DEFAULT_EXACT, Metrics, Rule, Subject
 
 FAILABLE = ("slower", "broken", "undecided", "new", "removed")
@@ -49,11 +48,7 @@ class PolicyRule:
 
     def covers(self, subject: Subject) -> bool:
         """Whether the rule applies to this subject."""
-        return (
-            matches(self.cases, subject)
-            and matches_text(self.device, subject.device)
-            and matches_text(self.implementation, subject.implementation)
-        )
+        return matches_all(subject, cases=self.cases, device=self.device, implementation=self.implementation)
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,11 +22,10 @@ from pathlib import Path
 from typing import Any
 
 from opgauge.harness.case.document import YamlNode, read_documents
-from opgauge.harness.case.filters import matches_text
 from opgauge.harness.case.hint import record_hints, show
 from opgauge.harness.case.reading import collecting, known_entries, read_names, read_node, wrong
 from opgauge.harness.errors import CaseFileError, Mistake, Position
-from opgauge.harness.judge.pattern import matches
+from opgauge.harness.judge.pattern import matches_all
 from opgauge.harness.judge.verdict import Comparison, Kind, Subject, Verdict
 
 WAIVABLE = ("slower", "undecided", "broken")
@@ -58,11 +57,7 @@ class Waiver:
 
     def covers(self, subject: Subject) -> bool:
         """Whether it applies to this subject, at any date."""
-        return (
-            matches(self.cases, subject)
-            and matches_text(self.device, subject.device)
-            and matches_text(self.implementation, subject.implementation)
-        )
+        return matches_all(subject, cases=self.cases, device=self.device, implementation=self.implementation)
 
     def is_expired(self, today: date) -> bool:
         """Whether its last day has passed."""

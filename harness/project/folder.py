@@ -8,7 +8,7 @@ from pathlib import Path
 
 from opgauge.harness.project.active import active
 from opgauge.harness.project.configuration import FOLDER
-from opgauge.harness.project.revision import git
+from opgauge.harness.project.git import git
 
 DATABASE = "opgauge.db"
 """Name of the default database."""

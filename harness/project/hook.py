@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from opgauge.harness.project.configuration import Project, is_file_name
-from opgauge.harness.project.revision import git
+from opgauge.harness.project.git import git
 
 SOURCES = (".py", ".pyx", ".c", ".cc", ".cpp", ".cu", ".cuh", ".h", ".hpp", ".sh")
 """Endings of a hook's own files, which a build may compile; never what a build has made."""

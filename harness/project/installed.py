@@ -8,6 +8,7 @@ import sys
 import tomllib
 from collections.abc import Iterator
 from filecmp import cmp
+from functools import cache
 from importlib.machinery import EXTENSION_SUFFIXES
 from importlib.metadata import Distribution, distributions
 from pathlib import Path
@@ -16,7 +17,8 @@ from urllib.parse import unquote, urlsplit
 from opgauge.harness.counting import counted
 from opgauge.harness.errors import TreeError
 from opgauge.harness.project.configuration import Project
-from opgauge.harness.project.revision import git, repository_top
+from opgauge.harness.project.git import git
+from opgauge.harness.project.revision import repository_top
 
 REMEDY = "uninstall it and name the package's folder in `path`, or let `build` install into a folder that `path` names"
 """End of the message about a module from elsewhere."""
@@ -89,6 +91,7 @@ def _imported_files() -> Iterator[tuple[str, Path]]:
             yield name, Path(file)
 
 
+@cache
 def _installed_files(tree: Path) -> dict[Path, str]:
     """Files of the installed distributions that are copies of this repository's, except loaders of editable ones.
 

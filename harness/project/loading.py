@@ -14,9 +14,9 @@ from types import ModuleType
 
 from opgauge.harness.errors import TreeError
 from opgauge.harness.project.configuration import Project, is_file_name, read_project
+from opgauge.harness.project.git import git
 from opgauge.harness.project.hook import hook_sources
 from opgauge.harness.project.installed import refuse_strangers
-from opgauge.harness.project.revision import git
 from opgauge.harness.settings import program_environment
 
 BUILD_LOG = 3000

@@ -7,17 +7,14 @@ inside another repository therefore has no commit, rather than that repository's
 from __future__ import annotations
 
 import shlex
-import shutil
-import subprocess
 import tomllib
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
-from opgauge.harness.settings import program_environment
+from opgauge.harness.errors import RefError
+from opgauge.harness.project.git import git, run_git
 
-PATIENCE_S = 10
-"""Longest run time of a git command, in seconds."""
 DIRTY = "-dirty"
 """Suffix of a commit whose files were modified."""
 DESCRIPTION = 200
@@ -98,7 +95,10 @@ def is_tracked(tree: Path) -> bool:
 
 def ownership_note(tree: Path) -> str:
     """Why git refuses to read the repository of `tree`, which belongs to another user, and the remedy; else empty."""
-    error = _run_git(tree, "rev-parse", "--show-toplevel").stderr
+    try:
+        error = run_git(tree, "rev-parse", "--show-toplevel").stderr
+    except RefError:
+        return ""
     if "dubious ownership" not in error:
         return ""
     # git names the folder between quotes
@@ -120,33 +120,6 @@ def project_name(tree: Path) -> str:
     remote = git(tree, "config", "--get", "remote.origin.url") if top else ""
     from_remote = remote.rstrip("/").removesuffix(".git").replace(":", "/").rpartition("/")[2]
     return from_remote or (Path(top).name if top else tree.resolve().name)
-
-
-def git(tree: Path, *arguments: str) -> str:
-    """Output of git for `tree`; empty if git is missing, fails or takes too long."""
-    done = _run_git(tree, *arguments)
-    return done.stdout.strip() if done.returncode == 0 else ""
-
-
-def _run_git(tree: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    """The finished git command; one that fails without output where git is missing or takes too long."""
-    path = shutil.which("git")
-    if path is None:
-        return subprocess.CompletedProcess(arguments, 1, "", "")
-    # a refreshed index cannot be written to a read-only .git
-    command = [path, "--no-optional-locks", "-C", str(tree), *arguments]
-    try:
-        return subprocess.run(
-            command,
-            capture_output=True,
-            text=True,
-            errors="replace",
-            timeout=PATIENCE_S,
-            check=False,
-            env=program_environment({"LC_ALL": "C"}),
-        )
-    except (OSError, subprocess.TimeoutExpired):
-        return subprocess.CompletedProcess(command, 1, "", "")
 
 
 def _differs(tree: Path, except_file: Path | None) -> bool:

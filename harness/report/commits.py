@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import subprocess
 from datetime import datetime
 from pathlib import Path
 
 from opgauge.harness.errors import RefError
-from opgauge.harness.settings import program_environment
+from opgauge.harness.project.git import run_git
 from opgauge.harness.store.projects import Commit
 
 FORMAT = "%H%x1f%P%x1f%cI%x1f%an%x1f%s"
@@ -16,12 +15,11 @@ FORMAT = "%H%x1f%P%x1f%cI%x1f%an%x1f%s"
 
 def read_commits(tree: Path, limit: int = 5000) -> list[Commit]:
     """The latest commits of all branches. Raises RefError if `tree` is no repository."""
-    command = ["git", "-C", str(tree), "log", "--branches", "--remotes", "HEAD", f"--format={FORMAT}", f"-n{limit}"]
-    done = subprocess.run(command, capture_output=True, check=False, env=program_environment({}))
+    done = run_git(tree, "log", "--branches", "--remotes", "HEAD", f"--format={FORMAT}", f"-n{limit}")
     if done.returncode:
-        msg = f"{tree}: {done.stderr.decode('utf-8', 'replace').strip()[-300:]}"
+        msg = f"{tree}: {done.stderr.strip()[-300:]}"
         raise RefError(msg)
-    lines = done.stdout.decode("utf-8", "replace").split("\n")
+    lines = done.stdout.split("\n")
     return [_commit(line) for line in lines if line.count("\x1f") == 4]
 
 

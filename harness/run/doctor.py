@@ -17,7 +17,7 @@ import psutil
 
 from opgauge.harness.counting import counted
 from opgauge.harness.project.revision import ownership_note
-from opgauge.harness.run.environment import nvml_handle
+from opgauge.harness.run.environment import nvml_handle, stripped_text
 from opgauge.ops import Device
 
 CPU_FOLDER = Path("sys/devices/system/cpu")
@@ -79,17 +79,17 @@ def as_facts(findings: list[HostFinding]) -> dict[str, Any]:
 
 
 def _cpu(root: Path) -> Iterator[HostFinding]:
-    governor = _read(root / CPU_FOLDER / "cpu0/cpufreq/scaling_governor")
+    governor = stripped_text(root / CPU_FOLDER / "cpu0/cpufreq/scaling_governor")
     if governor:
         good = governor == "performance"
         yield HostFinding("governor", governor, good, "" if good else "cpupower frequency-set -g performance")
-    boost = _read(root / CPU_FOLDER / "cpufreq/boost")
-    no_turbo = _read(root / CPU_FOLDER / "intel_pstate/no_turbo")
+    boost = stripped_text(root / CPU_FOLDER / "cpufreq/boost")
+    no_turbo = stripped_text(root / CPU_FOLDER / "intel_pstate/no_turbo")
     if boost or no_turbo:
         is_on = boost == "1" or no_turbo == "0"
         advice = "disable boost: clocks depend on temperature and on busy cores"
         yield HostFinding("boost", "on" if is_on else "off", not is_on, advice if is_on else "")
-    threads = _read(root / CPU_FOLDER / "smt/active")
+    threads = stripped_text(root / CPU_FOLDER / "smt/active")
     if threads:
         advice = "leave one thread per core idle, or disable SMT: siblings share a core"
         yield HostFinding("SMT", "on" if threads == "1" else "off", threads != "1", advice if threads == "1" else "")
@@ -107,13 +107,13 @@ def _host(root: Path) -> Iterator[HostFinding]:
     steal = float(getattr(times, "steal", 0.0))
     advice = "measure on a dedicated host: the hypervisor gives CPU time to others"
     yield HostFinding("steal", f"{steal:.1f} %", steal <= MOST_STEAL, "" if steal <= MOST_STEAL else advice)
-    quota = _read(root / CGROUP / "cpu.max").partition(" ")[0]
+    quota = stripped_text(root / CGROUP / "cpu.max").partition(" ")[0]
     if quota:
         free = quota == "max"
         yield HostFinding(
             "cgroup quota", quota, free, "" if free else "lift the CPU quota: it stops threads mid-kernel"
         )
-    pressure = _read(root / "proc/pressure/cpu")
+    pressure = stripped_text(root / "proc/pressure/cpu")
     if pressure:
         waiting = float(pressure.split("avg10=")[1].split()[0])
         good = waiting <= MOST_PRESSURE
@@ -207,10 +207,3 @@ def _try(read: Callable[[], Any]) -> Any:
         return read()
     except Exception:  # noqa: BLE001  NVML's own error class is known only where it is installed
         return None
-
-
-def _read(path: Path) -> str:
-    try:
-        return path.read_text(encoding="utf-8").strip()
-    except OSError:
-        return ""

@@ -164,7 +164,7 @@ def _versions() -> dict[str, str]:
 
 def _cpu(threads: int | None) -> tuple[dict[str, str], dict[str, str]]:
     allowed = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    governor = _read(Path("/sys/devices/system/cpu/cpu0/cpufreq/scaling_governor"))
+    governor = stripped_text(Path("/sys/devices/system/cpu/cpu0/cpufreq/scaling_governor"))
     used = allowed if threads is None else min(threads, allowed)
     hard = {"model": device_model("cpu") or "unknown", "threads": str(used)}
     return hard, {"cpus": str(os.cpu_count() or ""), "governor": governor}
@@ -267,7 +267,8 @@ def _output(*command: str) -> str:
     return done.stdout.strip() if done.returncode == 0 else ""
 
 
-def _read(path: Path) -> str:
+def stripped_text(path: Path) -> str:
+    """Text of a file, as of the kernel's `/sys`; empty if it cannot be read."""
     try:
         return path.read_text(encoding="utf-8").strip()
     except OSError:

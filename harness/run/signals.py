@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import signal
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from types import FrameType
 
@@ -31,17 +31,13 @@ def exit_code(error: KeyboardInterrupt) -> int:
 @contextmanager
 def interruptible() -> Iterator[None]:
     """Raise TerminatedError on SIGTERM and SIGHUP; a signal that was ignored before (`nohup`) stays ignored."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    chosen = [number for number in ENDINGS if signal.getsignal(number) is not signal.SIG_IGN]
-    before = {number: signal.signal(number, _raise) for number in chosen}
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
-        _ASKED.clear()
+    heard = [number for number in ENDINGS if signal.getsignal(number) is not signal.SIG_IGN]
+    with _handled(heard, _raise) as is_main:
+        try:
+            yield
+        finally:
+            if is_main:
+                _ASKED.clear()
 
 
 def raise_if_asked() -> None:
@@ -53,15 +49,22 @@ def raise_if_asked() -> None:
 @contextmanager
 def uninterrupted() -> Iterator[None]:
     """Ignore further requests to end while results are being finalized."""
-    if threading.current_thread() is not threading.main_thread():
+    with _handled((signal.SIGINT, *ENDINGS), signal.SIG_IGN):
         yield
-        return
-    before = {number: signal.signal(number, signal.SIG_IGN) for number in (signal.SIGINT, *ENDINGS)}
+
+
+@contextmanager
+def _handled(
+    numbers: Iterable[int], handler: Callable[[int, FrameType | None], None] | signal.Handlers
+) -> Iterator[bool]:
+    """Handle signals by `handler` in the main thread, and yield whether this is the main thread."""
+    is_main = threading.current_thread() is threading.main_thread()
+    before = {number: signal.signal(number, handler) for number in numbers} if is_main else {}
     try:
-        yield
+        yield is_main
     finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
+        for number, former in before.items():
+            signal.signal(number, former)
 
 
 def _raise(number: int, frame: FrameType | None) -> None:

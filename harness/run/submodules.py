@@ -1,12 +1,11 @@
-"""Git commands, and the submodules of a temporary checkout, from repositories of the project: nothing is fetched."""
+"""Submodules of a temporary checkout, from repositories of the project: nothing is fetched."""
 
 from __future__ import annotations
 
-import subprocess
 from pathlib import Path
 
 from opgauge.harness.errors import RefError
-from opgauge.harness.settings import program_environment
+from opgauge.harness.project.git import run_git
 
 SUBMODULE = "160000"
 """Mode of a submodule's entry in the index of git."""
@@ -44,16 +43,3 @@ def recorded_submodules(checkout: Path) -> list[tuple[str, str]]:
 def is_readable(submodule: Path, commit: str) -> bool:
     """Whether a submodule is initialized and has a commit."""
     return (submodule / ".git").exists() and not run_git(submodule, "cat-file", "-e", f"{commit}^{{commit}}").returncode
-
-
-def run_git(tree: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    """The finished git command in `tree`; raises RefError where git is missing."""
-    # a session of its own: Ctrl-C at the terminal interrupts this process, and must not interrupt git
-    command = ["git", "-C", str(tree), *arguments]
-    try:
-        return subprocess.run(
-            command, capture_output=True, text=True, check=False, start_new_session=True, env=program_environment({})
-        )
-    except FileNotFoundError as error:
-        msg = "git is needed to compare with another commit, and is not installed"
-        raise RefError(msg) from error

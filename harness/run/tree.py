@@ -8,21 +8,20 @@ from __future__ import annotations
 
 import os
 import shutil
-import signal
 import subprocess
 import tempfile
-import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import FrameType
 
 from opgauge.harness.errors import RefError
 from opgauge.harness.project.active import measured
+from opgauge.harness.project.git import run_git
 from opgauge.harness.project.revision import ownership_note
 from opgauge.harness.run.reach import reached_folders
-from opgauge.harness.run.submodules import check_out_submodules, is_readable, recorded_submodules, run_git
+from opgauge.harness.run.signals import interruptible, uninterrupted
+from opgauge.harness.run.submodules import check_out_submodules, is_readable, recorded_submodules
 
 BYTECODE = "__pycache__/"
 """Pattern of folders that running Python makes: none is a change."""
@@ -32,8 +31,6 @@ TUNING = "tuning"
 """Folder of `ops` that affects every op, as those with a leading underscore do."""
 CASES = "cases"
 """Folder of case files."""
-ENDINGS = (signal.SIGTERM, signal.SIGHUP)
-"""Signals that end a process."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +85,7 @@ def resolve(tree: Path, ref: str) -> str:
 def checkout(tree: Path, commit: str) -> Iterator[Path]:
     """The same folder as `tree`, at `commit`, in a temporary worktree."""
     _sweep(tree)
-    with _ending_gently():
+    with interruptible():
         folder = Path(tempfile.mkdtemp(prefix=f"{PREFIX}{os.getpid()}-"))
         try:
             # hooks are meant for people who check out
@@ -116,7 +113,7 @@ def checkout(tree: Path, commit: str) -> Iterator[Path]:
             check_out_submodules(Path(top), folder / "tree")
             yield folder / "tree" / prefix
         finally:
-            with _undisturbed():
+            with uninterrupted():
                 _remove(tree, folder)
 
 
@@ -238,36 +235,3 @@ def _is_alive(process: int) -> bool:
     except PermissionError:
         return True
     return True
-
-
-@contextmanager
-def _ending_gently() -> Iterator[None]:
-    """Unwind the stack on a request to end, as Ctrl-C does."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    before = {number: signal.signal(number, _end) for number in ENDINGS}
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
-
-
-def _end(number: int, frame: FrameType | None) -> None:
-    del frame
-    raise SystemExit(128 + number)
-
-
-@contextmanager
-def _undisturbed() -> Iterator[None]:
-    """Ignore a second Ctrl-C while the worktree is removed."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    before = {number: signal.signal(number, signal.SIG_IGN) for number in (signal.SIGINT, *ENDINGS)}
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)

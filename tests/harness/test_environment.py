@@ -35,12 +35,11 @@ def test_the_cpu_decides_with_its_model_and_threads() -> None:
     assert all(isinstance(value, str) and value for value in {**found.hard, **found.soft}.values())
 
 
-def test_nothing_missing_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nothing_missing_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Without git, nvidia-smi, NVML and /proc a GPU is unknown and there is no commit."""
-    monkeypatch.setattr("opgauge.harness.run.environment.shutil.which", lambda name: None)
-    monkeypatch.setattr("opgauge.harness.project.revision.shutil.which", lambda name: None)
+    monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.setattr("opgauge.harness.run.environment.importlib.import_module", _no_module)
-    monkeypatch.setattr(environment, "_read", lambda path: "")
+    monkeypatch.setattr(environment, "stripped_text", lambda path: "")
     found = capture(["cpu", "cuda:0"])
     assert found.hard_of("cuda:0") == {"model": "unknown", "mig": "unknown", "driver_major": "unknown"}
     assert found.hard_of("cpu")["model"]

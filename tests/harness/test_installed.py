@@ -70,7 +70,10 @@ def test_an_installed_copy_is_not_the_base(tree: Path, tmp_path: Path, recorded:
 def test_a_run_of_an_older_installed_copy_says_so(
     tree: Path, tmp_path: Path, text: str, suffix: str, key: str, noted: bool
 ) -> None:
-    """Its code is not the commit's, as a modified file's is not; one that a build installs, or the same code, is."""
+    """Its code is not the commit's, as a modified file's is not; one that a build installs, or the same code, is.
+
+    The installed distributions are read once.
+    """
     site, file = tmp_path / "site-packages", f"fastsum/{'__init__' if suffix == '.py' else '_core'}{suffix}"
     write(site / "fastsum/__init__.py", text or "value = 'first'\n")
     write(site / "fast_sum-1.0.dist-info/RECORD", f"{file},,\n")
@@ -80,11 +83,14 @@ def test_a_run_of_an_older_installed_copy_says_so(
     program = (
         f"{PROGRAM}; from types import ModuleType; {module if suffix != '.py' else ''}\n"
         "from opgauge.harness.run.environment import revision, tree_notes\n"
-        "print(revision(active.measured().tree).is_dirty, *tree_notes())"
+        "from opgauge.harness.project import installed; from unittest.mock import patch\n"
+        "with patch.object(installed, 'distributions', wraps=installed.distributions) as read:\n"
+        "    note = (revision(active.measured().tree).is_dirty, *tree_notes())\n"
+        "print(read.call_count, *note)"
     )
     code, said = load(tree, path=site, program=program)
     note = said.splitlines()[-1]
-    assert (code, note.partition(" ")[0]) == (0, str(noted)), said
+    assert (code, note.split()[:2]) == (0, ["1", str(noted)]), said
     assert ("which differs from this tree: uninstall it" in note) is noted
 
 

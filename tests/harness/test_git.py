@@ -1,0 +1,52 @@
+"""Git commands of the harness, and the temporary checkout that they make."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from opgauge.harness.errors import RefError
+from opgauge.harness.project.git import git
+from opgauge.harness.project.revision import read_revision
+from opgauge.harness.report.commits import read_commits
+from opgauge.harness.run.tree import changed_files, checkout
+
+
+@pytest.fixture
+def repository(tmp_path: Path) -> Path:
+    """A repository with one commit."""
+    (tmp_path / "kernel.py").write_text("1\n")
+    names = ("-c", "user.name=a", "-c", "user.email=a@example.org")
+    for command in (("init", "-q"), ("add", "."), ("commit", "-qm", "one")):
+        subprocess.run(["git", "-C", str(tmp_path), *names, *command], check=True)
+    return tmp_path
+
+
+def test_a_file_name_may_be_no_text(repository: Path) -> None:
+    """A name that is not UTF-8 counts as a changed file."""
+    Path(os.fsdecode(os.fsencode(repository) + b"/\xff.py")).write_text("2\n")
+    assert changed_files(repository, "HEAD") == ["\N{REPLACEMENT CHARACTER}.py"]
+
+
+def test_without_git(repository: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A revision is unknown, and what needs git says so."""
+    monkeypatch.setenv("PATH", str(repository))
+    assert read_revision(repository).commit == git(repository, "rev-parse", "HEAD") == ""
+    for needs_git in (lambda: read_commits(repository), lambda: changed_files(repository, "HEAD")):
+        with pytest.raises(RefError, match="git is needed"):
+            needs_git()
+
+
+def test_a_checkout_survives_the_terminal_under_nohup(repository: Path) -> None:
+    """SIGHUP stays ignored while a checkout exists."""
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        with checkout(repository, "HEAD") as base:
+            os.kill(os.getpid(), signal.SIGHUP)
+            assert (base / "kernel.py").is_file()
+    finally:
+        signal.signal(signal.SIGHUP, before)
