@@ -8,7 +8,7 @@ from dataclasses import asdict
 from typing import Any
 
 from opgauge.harness.gate.bisection import bisection
-from opgauge.harness.gate.evidence import clock_of, median_of, metrics_of
+from opgauge.harness.gate.evidence import clock_of, median_of, metrics_of, side_of
 from opgauge.harness.gate.gate import ExitCode
 from opgauge.harness.gate.record import BASE, HEAD, MEASURING, JobRecord
 from opgauge.harness.gate.run import GateRun
@@ -101,7 +101,14 @@ def _again(run: GateRun, found: Comparison) -> list[str]:
 
 
 def bisect(run: GateRun, found: Comparison) -> str:
-    """The command that finds the commit; empty if the change need not be in one: a dirty tree, an unknown base."""
+    """The command that finds the commit of a change for the worse; empty if it need not be in one.
+
+    It needs a base whose commit is known and which is right, and a head without uncommitted changes.
+    """
+    record = run.records.get(found.subject)
+    before = None if record is None else side_of(record, BASE)
+    if found.verdict not in {Verdict.BROKEN, Verdict.SLOWER} or before is None or not before.is_right:
+        return ""
     base, head = _commit(run.base.commit), _commit(run.head.commit)
     if run.command or not base or not head or run.head.commit.endswith("-dirty"):
         return ""

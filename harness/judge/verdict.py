@@ -136,6 +136,11 @@ class Side:
     ceiling_share: float | None = None
     reason: str = ""
 
+    @property
+    def is_right(self) -> bool:
+        """Whether it ran and its results are those of the reference."""
+        return self.status is Status.OK and (self.check is None or self.check.ok)
+
 
 @dataclass(frozen=True, slots=True)
 class Evidence:

@@ -20,8 +20,10 @@ from opgauge.harness.gate import report
 from opgauge.harness.gate.annotation import annotate
 from opgauge.harness.gate.junit import junit
 from opgauge.harness.gate.markdown import markdown, text
+from opgauge.harness.gate.record import BASE, BlockOutcome
 from opgauge.harness.gate.table import show
 from opgauge.harness.judge.verdict import Comparison, Kind, Reason, Verdict
+from opgauge.harness.result.result import Check, Status
 from tests.gateruns import a_run, compared
 
 HOSTILE = (
@@ -155,6 +157,19 @@ def test_what_is_not_committed_is_not_bisected() -> None:
     assert report.bisect(run, run.found[0])
     assert report.bisect(dirty, run.found[0]) == ""
     assert "git bisect" not in markdown(dirty)
+
+
+def test_only_what_became_worse_is_bisected() -> None:
+    """No commit is to be found where the base was wrong or is not there, nor where nothing was shown."""
+    run = a_run(some())
+    assert [one.subject.case for one in run.found if report.bisect(run, one)] == ["slow", "broken"]
+    subject = run.found[2].subject
+    wrong = BlockOutcome(Status.OK, check=Check(ok=False, max_abs_error=1.0, max_rel_error=1.0, worst=9.0))
+    for blocks in ({0: wrong}, {0: BlockOutcome(Status.ERROR)}, {}):
+        run.records[subject].outcomes[BASE].clear()
+        run.records[subject].outcomes[BASE].update(blocks)
+        assert report.bisect(run, run.found[2]) == ""
+        assert "--bisect-broken" not in markdown(run)
 
 
 def test_a_report_that_cannot_be_written_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
