@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
+from filecmp import cmp
 from pathlib import Path
 
 from opgauge.harness.gate.plan import Plain, TreeTrials
@@ -12,7 +13,7 @@ from opgauge.harness.project.active import measured
 from opgauge.harness.project.changes import touched_ops
 from opgauge.harness.project.hook import untracked_hook
 from opgauge.harness.project.revision import repository_top
-from opgauge.harness.run.tree import Tree, changed_files, changed_folders
+from opgauge.harness.run.tree import Tree, changed_files, changed_folders, untracked_files
 from opgauge.harness.worker import protocol
 from opgauge.ops import Device
 
@@ -22,7 +23,8 @@ def touched_folders(
 ) -> set[str] | None:
     """Ops, or folders of opgauge's own, that the difference of the trees can reach; None for all.
 
-    reports: files that the command writes. They are no change, and neither is a hook that git does not track.
+    reports: files that the command writes. They are no change, and neither is a hook that git does not track, nor what
+    the builds of both trees have written.
     """
     commit = trees[BASE].commit.removesuffix("-dirty")
     project = measured()
@@ -39,7 +41,16 @@ def touched_folders(
             )
     same = [*untracked_hook(project, repository_top(head)), *reports]
     changed = [name for name in changed_files(head, commit) if not any(_is_inside(head / name, path) for path in same)]
-    return touched_ops(project, changed, sources)
+    return touched_ops(project, sorted(set(changed) - _written_by_builds(head, trees[BASE].path, changed)), sources)
+
+
+def _written_by_builds(head: Path, base: Path, changed: Collection[str]) -> set[str]:
+    """Changed files that the build of a checkout writes as well: git tracks them in neither tree, or they are equal."""
+    if not changed or head.resolve() == base.resolve():
+        return set()  # results of a stored run have no checkout
+    both = {name for name in changed if (head / name).is_file() and (base / name).is_file()}
+    equal = {name for name in both if cmp(head / name, base / name, shallow=False)}
+    return equal | (both & untracked_files(head) & untracked_files(base))
 
 
 def _is_inside(file: Path, path: Path) -> bool:

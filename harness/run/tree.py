@@ -162,14 +162,24 @@ def changed_files(tree: Path, commit: str) -> list[str]:
     Files of a submodule are listed in place of its folder. Python's bytecode is not listed.
     """
     listed = run_git(tree, "diff", "--name-only", "--no-renames", "--relative", "-z", commit, "--", ".").stdout
-    listed += run_git(tree, "ls-files", "--others", "--exclude-standard", f"--exclude={BYTECODE}", "-z").stdout
-    found = set(filter(None, listed.split("\0")))
+    found = set(filter(None, listed.split("\0"))) | _untracked(tree)
     for _, name in recorded_submodules(tree):
         before = run_git(tree, "rev-parse", "--verify", "--quiet", f"{commit}:./{name}").stdout.strip()
         if name in found and before and is_readable(tree / name, before):
             found.remove(name)
             found |= {f"{name}/{file}" for file in changed_files(tree / name, before)}
     return sorted(found)
+
+
+def untracked_files(tree: Path) -> set[str]:
+    """Files that git neither tracks nor ignores, those of initialized submodules too, relative to `tree`."""
+    inner = [name for _, name in recorded_submodules(tree) if (tree / name / ".git").exists()]
+    return _untracked(tree) | {f"{name}/{file}" for name in inner for file in untracked_files(tree / name)}
+
+
+def _untracked(tree: Path) -> set[str]:
+    listed = run_git(tree, "ls-files", "--others", "--exclude-standard", f"--exclude={BYTECODE}", "-z").stdout
+    return set(filter(None, listed.split("\0")))
 
 
 def default_base(tree: Path) -> str:

@@ -18,6 +18,7 @@ from opgauge.harness.gate.record import BASE, HEAD, Job, JobRecord
 from opgauge.harness.gate.unchanged import touched_folders
 from opgauge.harness.project.active import use
 from opgauge.harness.project.configuration import read_project
+from opgauge.harness.project.loading import build
 from opgauge.harness.project.revision import read_revision
 from opgauge.harness.run.submodules import check_out_submodules
 from opgauge.harness.run.tree import Tree, changed_files, checkout
@@ -146,6 +147,29 @@ def test_an_untracked_hook_and_reports_are_no_change(monorepo: Monorepo) -> None
         assert touched_folders(monorepo.path, trees, ()) is None
         git(monorepo.top, "add", "packages/numbers/cases", "packages/numbers/opgauge.toml")
         assert touched_folders(monorepo.path, trees, (), [report]) is None
+    finally:
+        use(None)
+
+
+def test_what_a_build_writes_is_no_change(monorepo: Monorepo) -> None:
+    """Nor in a submodule, nor a tracked file that it writes alike; a file that the user adds is one."""
+    (monorepo.path / "version.py").write_text("1\n")
+    git(monorepo.top, "add", "packages/numbers/version.py")
+    commit = monorepo.commit("second")
+    (monorepo.path / "kernels" / "notes.md").write_text("A document is no change either.\n")
+    git(monorepo.path / "kernels", "add", "notes.md")
+    text = "echo $$ >made.o; echo $$ >kernels/made.o; echo 2 >version.py"
+    (monorepo.path / "opgauge.toml").write_text(f'{HOOK["opgauge.toml"]}build = "{text}"\n')
+    project = use(read_project(monorepo.path / "opgauge.toml"))
+    assert project is not None
+    try:
+        with checkout(monorepo.path, commit) as base:
+            for tree in (monorepo.path, base):
+                build(project, tree)
+            trees = {BASE: Tree(base, commit, "main"), HEAD: Tree(monorepo.path, commit, "this tree")}
+            assert touched_folders(monorepo.path, trees, ()) == set()
+            (monorepo.path / "mine.o").write_text("")
+            assert touched_folders(monorepo.path, trees, ()) is None
     finally:
         use(None)
 
