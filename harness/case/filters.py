@@ -84,11 +84,15 @@ def require_cases(patterns: Sequence[str] | None, cases: Iterable[tuple[str, str
     listed = list(cases)
     paths = {path for path, _ in listed}
     names = sorted(paths | {path.partition("/")[0] for path in paths})
-    mistakes = [
-        f"--case {pattern} matches nothing{did_you_mean(pattern, names)}"
-        for pattern in patterns or ()
-        if not any(matches_case(pattern, *case, sweeps=True) for case in listed)
-    ]
+
+    def is_in_vain(pattern: str) -> bool:
+        return not any(matches_case(pattern, *case, sweeps=True) for case in listed)
+
+    mistakes = []
+    for pattern in filter(is_in_vain, patterns or ()):
+        of_any_op = f"*/{pattern}"
+        near = did_you_mean(pattern, names) if is_in_vain(of_any_op) else f"; did you mean {of_any_op!r}?"
+        mistakes.append(f"--case {pattern} matches nothing{near}")
     if mistakes:
         raise FilterError("\n".join(mistakes))
 

@@ -18,6 +18,8 @@ from opgauge.harness.judge.estimate import LEAST_PAIRS, estimate, modes_at, reje
 from opgauge.harness.judge.verdict import Change, Comparison, Evidence, Kind, Metrics, Reason, Rule, Side, Verdict
 from opgauge.harness.result.result import Status
 
+FAILED_BEFORE = "the base fails too"
+"""Begins the detail of what was broken in the base as well."""
 FALSE_SHARE = 0.01
 """Largest expected share of false alarms among the alarms of a run (Benjamini and Hochberg's q)."""
 CALIBRATION_SHIFT = 0.01
@@ -129,7 +131,8 @@ def _standing(evidence: Evidence, rule: Rule, head_ns: Sequence[float], costs: S
         return _absent(base, head)
     failure = _failure(head)
     if failure is not None:
-        return Kind.COMPARED, Verdict.BROKEN, failure, head.reason
+        before = f"{FAILED_BEFORE}; " if base is not None and _failure(base) is not None else ""
+        return Kind.COMPARED, Verdict.BROKEN, failure, f"{before}{head.reason}"
     excess = _implausible(evidence, head, rule, head_ns)
     if excess:
         return Kind.COMPARED, Verdict.BROKEN, Reason.IMPLAUSIBLE, excess

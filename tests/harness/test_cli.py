@@ -146,6 +146,9 @@ def test_the_name_in_a_file_selects_its_sweep(tmp_path: Path) -> None:
     done = opgauge("run", str(file), "--case", "dot/mine", "--dry-run", "--json", db=tmp_path / "x.db")
     assert {trial["case"] for trial in json.loads(done.stdout)["trials"]} == {"mine[float32]", "mine[float64]"}
     assert "matches nothing" in opgauge("run", str(file), "--case", "dot/min", db=tmp_path / "x.db", code=2).stderr
+    for pattern in ("mine", "*ine*"):  # a pattern without a slash is an op's
+        said = opgauge("run", str(file), "--case", pattern, db=tmp_path / "x.db", code=2).stderr
+        assert f"--case {pattern} matches nothing; did you mean '*/{pattern}'?" in said
 
 
 def test_filters_that_exclude_each_other_select_nothing(tmp_path: Path) -> None:

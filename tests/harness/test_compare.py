@@ -102,6 +102,12 @@ def test_a_head_that_fails_is_broken_however_fast(status: Status, reason: Reason
     assert found.detail == "why"
 
 
+def test_a_head_that_fails_as_the_base_does_is_broken() -> None:
+    """It passes no gate, and the reason says that the change need not be the cause."""
+    found = compare(evidence(base=Side(Status.ERROR), head=Side(Status.WRONG, reason="why")))
+    assert (found.verdict, found.detail) == (Verdict.BROKEN, "the base fails too; why")
+
+
 def test_a_failed_check_is_broken() -> None:
     """A check that is not ok counts, whatever the status says."""
     failed = Check(ok=False, max_abs_error=1.0, max_rel_error=1.0, worst=9.0, reason="zeros")
