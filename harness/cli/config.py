@@ -18,9 +18,12 @@ def config(as_json: AsJson = False) -> None:
     """
     from opgauge.harness.project.active import active
     from opgauge.harness.project.configuration import entries
+    from opgauge.harness.project.revision import project_name
 
     project = active()
     found: dict[str, Any] = {"file": None, "builtin": True} if project is None else entries(project)
+    if project is not None:
+        found["name"] = project.name or project_name(project.tree)
     found |= {
         "cases": case_paths(),
         "policy": policy_file(),

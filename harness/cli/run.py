@@ -125,7 +125,7 @@ def run(
         if profile:
             msg = "--profile lists kernels on one device: leave out --gpus and --cluster"
             raise typer.BadParameter(msg)
-        cases = chosen.load_cases()
+        cases = chosen.load_cases(notify)
         raise typer.Exit(
             run_over(
                 cases,
@@ -147,7 +147,7 @@ def run(
             )
         )
     with nullcontext() if dry_run else early_worker(settings) as worker:
-        devices, cases = chosen_devices(chosen.device), chosen.load_cases()
+        devices, cases = chosen_devices(chosen.device), chosen.load_cases(notify)
         names = select_implementations(cases, chosen.implementation)
         from opgauge.harness.store import Store
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Self
 import typer
 
 from opgauge.harness.cli.options import load, select
+from opgauge.harness.project import active
 
 if TYPE_CHECKING:
     from opgauge.harness.case.case import Case
@@ -18,6 +19,10 @@ if TYPE_CHECKING:
 
 PROGRAM, VERB = "opgauge", "run"
 """First word and verb of the commands whose selection can be used again."""
+
+
+UNCONFIGURED = "nothing is configured here: the ops that opgauge ships are measured; `opgauge init` writes an example"
+"""Note of a run without files and without a project."""
 
 
 @dataclass(frozen=True)
@@ -51,8 +56,13 @@ class RunSelection:
         ]
         return shlex.join([*map(str, self.paths or ()), *options]) or "every case by every implementation"
 
-    def load_cases(self) -> list[Case]:
-        """The selected cases. Raises FilterError or NothingError, as `select` does."""
+    def load_cases(self, notify: Callable[[str], None]) -> list[Case]:
+        """The selected cases; where no project is configured, those shipped, which is announced.
+
+        Raises FilterError or NothingError, as `select` does.
+        """
+        if not self.paths and active.is_unconfigured():
+            notify(UNCONFIGURED)
         found = load(self.paths, ops=self.op)
         return select(found, ops=self.op, tags=self.tag, dtypes=self.dtype, names=self.name, patterns=self.case)
 

@@ -12,10 +12,15 @@ from opgauge.harness.project.loading import lend_hooks, load_ops, project_at
 
 
 class _Active:
-    """State of the choice. project: None if nothing is configured. is_loaded: whether its ops are imported."""
+    """State of the choice.
+
+    project: None if nothing is configured. is_loaded: whether its ops are imported. is_builtin: whether the shipped ops
+    were requested.
+    """
 
     project: Project | None = None
     is_loaded: bool = False
+    is_builtin: bool = False
 
 
 class ProjectChoice(NamedTuple):
@@ -34,6 +39,7 @@ def choose(choice: ProjectChoice = ProjectChoice(), start: Path | None = None) -
     Call it before `opgauge.ops` is imported: the shipped ops are not registered for a project that does not use
     them. Raises ConfigurationError.
     """
+    _Active.is_builtin = choice.builtin
     if choice.builtin:
         project = None
     elif choice.file is not None:
@@ -68,6 +74,11 @@ def load(tree: Path | None = None) -> None:
         return
     load_ops(project, tree)
     _Active.is_loaded = True
+
+
+def is_unconfigured() -> bool:
+    """Whether shipped ops are measured because no project is configured here, and not because they were requested."""
+    return _Active.project is None and not _Active.is_builtin
 
 
 def build_command(tree: Path | None = None) -> str:

@@ -113,13 +113,14 @@ def revision(tree: Path = ROOT) -> Revision:
     """
     found = read_revision(tree)
     project = measured()
-    is_copied = project is not None and project.tree == tree and bool(found.commit and stale_copies(project))
+    own = project if project is not None and project.tree == tree else None
+    is_copied = own is not None and bool(found.commit and stale_copies(own))
     name = "opgauge" if tree == ROOT and not found.commit else found.project
     settings = load_settings()
     actions = load_actions()
     return replace(
         found,
-        project=name,
+        project=(own and own.name) or name,
         is_dirty=found.is_dirty or is_copied,
         branch=settings.branch or found.branch or (actions.branch if actions else ""),
     )

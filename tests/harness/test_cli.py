@@ -185,6 +185,14 @@ def test_words_are_read_before_anything_is_built(tmp_path: Path) -> None:
     assert "there is no" in run_here("check", cwd=tmp_path, variables={}).stderr
 
 
+@pytest.mark.parametrize(("words", "noted"), [((), True), (("--builtin",), False), (("--quiet",), False)])
+def test_a_run_where_nothing_is_configured_says_so(tmp_path: Path, words: tuple[str, ...], noted: bool) -> None:
+    """What it measures is then opgauge's own."""
+    done = run_here("run", "--op", "dot", "--dry-run", *words, cwd=tmp_path, variables={"OPGAUGE_DB": "sqlite://"})
+    assert ("`opgauge init` writes an example" in done.stderr) is noted
+    assert "dot" in done.stdout
+
+
 def test_a_wrong_kernel_of_ours_fails_the_run(tmp_path: Path) -> None:
     """Exit code 3 when a kernel of ours cannot do its work in time."""
     done = opgauge(

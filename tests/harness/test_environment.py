@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 from datetime import UTC, datetime
@@ -13,7 +14,10 @@ from typing import Any
 import pytest
 
 from opgauge.harness.case.case import Case
+from opgauge.harness.cli.config import config
 from opgauge.harness.cli.version import version_text
+from opgauge.harness.project.active import use
+from opgauge.harness.project.configuration import read_project
 from opgauge.harness.result.record_json import from_json, to_json
 from opgauge.harness.result.result import Environment
 from opgauge.harness.run import environment
@@ -161,6 +165,22 @@ def test_a_folder_inside_another_repository_is_not_that_repositorys(tmp_path: Pa
     assert (found.project, found.commit, found.branch, found.time) == ("unpacked", "", "", "")
     assert revision(package).commit
     assert revision(package).branch == "trunk"
+
+
+@pytest.mark.parametrize(("key", "expected"), [('name = "gauges"', "gauges"), ("", "package")])
+def test_the_configured_name_is_recorded(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], key: str, expected: str
+) -> None:
+    """It precedes the name of the package, and `opgauge config` shows which counts."""
+    (tmp_path / "pyproject.toml").write_text('[project]\nname = "package"\n')
+    (tmp_path / "opgauge.toml").write_text(f"{key}\n")
+    use(read_project(tmp_path / "opgauge.toml"))
+    try:
+        assert revision(tmp_path).project == expected
+        config(as_json=True)
+    finally:
+        use(None)
+    assert json.loads(capsys.readouterr().out)["name"] == expected
 
 
 def test_runs_stored_before_these_fields_can_be_read() -> None:
