@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import re
 import shlex
+import subprocess
 import tomllib
 from collections.abc import Iterator
 from functools import cache
@@ -17,6 +18,7 @@ from tools.documentation import COMMANDS, PERFORMANCE, help_texts, insert, manua
 
 ROOT = Path(__file__).parent.parent
 PAGES = (ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").rglob("*.md")))
+PINNED = (ROOT / "ci" / "gitlab.yml", ROOT / ".github" / "workflows" / "gate.yml")
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 TUTORIAL = ROOT / "docs" / "tutorial.md"
 
@@ -44,13 +46,23 @@ def test_every_command_has_an_example() -> None:
 
 
 def test_the_version_is_the_same_everywhere() -> None:
-    """pyproject.toml, the topmost heading of CHANGELOG.md, and the tags in pages."""
+    """pyproject.toml, the topmost heading of CHANGELOG.md, what pages and CI files pin, a tag of this commit.
+
+    What is tagged is released: its heading has a date.
+    """
     version = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["version"]
-    heading = re.search(r"^## (\S+), ", (ROOT / "CHANGELOG.md").read_text(encoding="utf-8"), re.MULTILINE)
+    heading = re.search(r"^## (\S+), (.*)", (ROOT / "CHANGELOG.md").read_text(encoding="utf-8"), re.MULTILINE)
     assert heading is not None
     assert heading[1] == version
-    tags = {tag for page in PAGES for tag in re.findall(r"\bv(\d+\.\d+\.\d+)\b", page.read_text(encoding="utf-8"))}
-    assert tags == {version}
+    pinned = re.compile(r"(?:\bv|opgauge==)(\d+\.\d+\.\d+)\b")
+    for file in (ROOT / "README.md", ROOT / "docs" / "gate.md", *PINNED):
+        assert pinned.search(file.read_text(encoding="utf-8")), f"{page_name(file)} names no version"
+    named = {tag for file in (*PAGES, *PINNED) for tag in pinned.findall(file.read_text(encoding="utf-8"))}
+    assert named == {version}
+    command = ["git", "-C", str(ROOT), "tag", "--points-at", "HEAD", "v*"]
+    tagged = subprocess.run(command, capture_output=True, text=True, check=False).stdout.split()
+    assert tagged in ([], [f"v{version}"])
+    assert re.fullmatch(r"\d{4}-\d\d-\d\d" if tagged else r"unreleased|\d{4}-\d\d-\d\d", heading[2])
 
 
 def test_a_missing_mark_is_noticed() -> None:
