@@ -7,12 +7,15 @@ and that a store of one block may be late for another: here it is seen at once.
 from __future__ import annotations
 
 import ctypes
+import hashlib
+import os
 import re
 import shutil
 import subprocess
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import cache
 from math import prod
 from pathlib import Path
 from types import SimpleNamespace
@@ -37,6 +40,10 @@ HERE = Path(__file__).parent
 MODEL, CAPABILITY = "NVIDIA H200", "90"
 COMPILE = ("g++", "-std=c++20", "-fPIC", "-fno-gnu-unique", "-fno-strict-aliasing", "-U_FORTIFY_SOURCE", "-w", "-c")
 CHECKED = ("-O1", "-fsanitize=alignment", "-fno-sanitize-recover=all")
+TEXTS = frozenset({".cpp", ".cu", ".cuh", ".h"})
+"""Suffixes of what a library is compiled from."""
+KEPT = HERE.parents[1] / ".pytest_cache" / "emulated"
+"""Libraries of earlier runs, as Numba's compiled kernels are kept."""
 MARGIN = 4096
 """Bytes around an array that nothing may write, and that are NaN where they are read."""
 MARGIN_BYTE = 0xFF
@@ -98,8 +105,11 @@ class Library:
         main, library = folder / "main.cpp", folder / "kernels.so"
         main.write_text("\n".join((*lines, "")), encoding="utf-8")
         where = (f"-I{folder}", f"-I{HERE}")
-        _run(*COMPILE, *CHECKED, *source.options, *where, str(main), "-o", str(main.with_suffix(".o")))
-        _run("g++", "-shared", "-Wl,-Bsymbolic", str(main.with_suffix(".o")), str(device), "-o", str(library))
+        command = (*COMPILE, *CHECKED, *source.options)
+        with _kept(command, folder, library) as is_known:
+            if not is_known:
+                _run(*command, *where, str(main), "-o", str(main.with_suffix(".o")))
+                _run("g++", "-shared", "-Wl,-Bsymbolic", str(main.with_suffix(".o")), str(device), "-o", str(library))
         self.library = ctypes.CDLL(str(library))
         self.library.launch.restype = ctypes.c_char_p
         self.numbers = {name: number for number, name in enumerate(expressions)}
@@ -238,6 +248,30 @@ def _in_cpp(text: str) -> str:
         pattern = instruction if instruction.startswith("extern") else rf"asm(?: volatile)?\({instruction}"
         text = re.sub(pattern, meaning, text)
     return text
+
+
+@contextmanager
+def _kept(command: Sequence[str], folder: Path, library: Path) -> Iterator[bool]:
+    """Copy a library that an earlier run made by the same compiler of the same text, else keep the one that is made."""
+    digest = hashlib.sha256(repr((command, _version())).encode())
+    for file in sorted(one for place in (folder, HERE) for one in place.rglob("*") if one.suffix in TEXTS):
+        digest.update(file.relative_to(folder if file.is_relative_to(folder) else HERE).as_posix().encode())
+        digest.update(file.read_bytes())
+    kept = KEPT / f"{digest.hexdigest()[:32]}.so"
+    is_known = kept.is_file()
+    if is_known:
+        shutil.copy(kept, library)  # each has its own state
+    yield is_known
+    if not is_known:
+        KEPT.mkdir(parents=True, exist_ok=True)
+        made = kept.with_suffix(f".{os.getpid()}")
+        shutil.copy(library, made)
+        made.rename(kept)
+
+
+@cache
+def _version() -> str:
+    return subprocess.run(["g++", "--version"], capture_output=True, text=True, check=True).stdout
 
 
 def _run(*command: str) -> None:

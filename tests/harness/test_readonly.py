@@ -54,7 +54,7 @@ def test_kernels_are_compiled_without_a_writable_checkout_or_home(tmp_path: Path
         assert done.returncode == 0, done.stdout + done.stderr
         return done.stdout
 
-    chosen = ("cases", "--tag", "smoke", "--device", "cpu", "-i", "optimized", "--budget", "0.01")
+    chosen = ("cases", "--tag", "smoke", "--dtype", "float32", "--device", "cpu", "-i", "optimized", "--budget", "0.01")
     said = python("-m", "opgauge", "run", *chosen, "--json", "--db", str(tmp_path / "runs.db"))
     assert {one["status"] for one in json.loads(said)} == {"ok"}
     call = "import numpy, opgauge; print(opgauge.call('sign', x=numpy.ones(3, numpy.float32)))"
