@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from copy import deepcopy
-from pathlib import Path
 
 import pytest
 from fastapi.testclient import TestClient
@@ -127,10 +126,10 @@ def test_a_device_beside_the_history_has_its_case_page(writable: TestClient) -> 
         assert "on another (cpu)" in text_of(answer.text)
 
 
-@pytest.fixture
-def several(tmp_path: Path) -> Iterator[TestClient]:
-    """The service over a database with runs of the project alpha, settings of beta and a token of gamma."""
-    with database(tmp_path) as url, Store.open(url) as store:
+@pytest.fixture(scope="module")
+def several(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TestClient]:
+    """The service over a database with runs of the project alpha, settings of beta and a token of gamma; only read."""
+    with database(tmp_path_factory.mktemp("store")) as url, Store.open(url) as store:
         run = deepcopy(a_run(4))
         run["run"]["environment"]["soft"] |= {"project": "alpha", "branch": "main"}
         add_run(store.engine, read_submission(run))
