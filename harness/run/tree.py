@@ -72,11 +72,13 @@ def resolve(tree: Path, ref: str) -> str:
     """The commit that `ref` names in the repository of `tree`; raises RefError."""
     done = run_git(tree, "rev-parse", "--verify", "--quiet", "--end-of-options", f"{ref}^{{commit}}")
     if done.returncode:
-        inside = run_git(tree, "rev-parse", "--is-inside-work-tree")
-        why = (
-            "a shallow clone has only its last commits: fetch more" if not inside.returncode else inside.stderr.strip()
-        )
-        msg = f"no commit {ref!r} in {tree} ({ownership_note(tree) or why})"
+        shallow = run_git(tree, "rev-parse", "--is-shallow-repository")
+        why = ownership_note(tree) or shallow.stderr.strip()
+        if shallow.stdout.strip() == "true":
+            why = "a shallow clone has only its last commits: fetch more"
+        elif not why and ref == "HEAD~1":
+            why = "it has one commit: commit a change, or name --base"
+        msg = f"no commit {ref!r} in {tree}{f' ({why})' if why else ''}"
         raise RefError(msg)
     return done.stdout.strip()
 

@@ -13,7 +13,7 @@ from opgauge.harness.errors import RefError
 from opgauge.harness.project.git import git
 from opgauge.harness.project.revision import read_revision
 from opgauge.harness.report.commits import read_commits
-from opgauge.harness.run.tree import changed_files, checkout
+from opgauge.harness.run.tree import changed_files, checkout, default_base, resolve
 
 
 @pytest.fixture
@@ -39,6 +39,26 @@ def test_without_git(repository: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for needs_git in (lambda: read_commits(repository), lambda: changed_files(repository, "HEAD")):
         with pytest.raises(RefError, match="git is needed"):
             needs_git()
+
+
+def test_a_commit_that_is_not_there_has_a_reason(repository: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
+    """Of a shallow clone, a first commit and a folder without git; a misspelt name needs none."""
+    clone, plain = tmp_path_factory.mktemp("clone"), tmp_path_factory.mktemp("plain")
+    git(repository, "branch", "-M", "main")
+    git(repository, "-c", "user.name=a", "-c", "user.email=a@example.org", "commit", "-qm", "two", "--allow-empty")
+    git(clone, "clone", "-q", "--depth=1", repository.as_uri(), ".")
+    git(repository, "reset", "-q", "--soft", "HEAD~1")
+    for tree, ref, why in (
+        (clone, "HEAD~1", "(a shallow clone has only its last commits: fetch more)"),
+        (repository, "HEAD~1", "(it has one commit: commit a change, or name --base)"),
+        (repository, "mian", f"no commit 'mian' in {repository}"),
+        (plain, "main", "(fatal: not a git repository (or any of the parent directories): .git)"),
+    ):
+        with pytest.raises(RefError) as raised:
+            resolve(tree, ref)
+        assert str(raised.value).endswith(why)
+    with pytest.raises(RefError, match="commit a change"):
+        default_base(repository)
 
 
 def test_a_checkout_survives_the_terminal_under_nohup(repository: Path) -> None:
