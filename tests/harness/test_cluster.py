@@ -137,7 +137,7 @@ def test_a_killed_scheduler_leaves_finished_results_and_the_rest_is_measured_lat
     for number in range(SCHEDULER_KILLS):
         with Store.open(f"sqlite:///{tmp_path}/{number}.db") as store:
             runs = Runs(store, "test")
-            with _scheduler() as (process, address), remote_cluster(address) as remote:
+            with _scheduler() as (process, address), remote_cluster(address, timeout_s=5) as remote:
                 remote.wait_for_workers(1, timeout=240)
                 killer = Thread(target=_kill_after, args=(process.pid, chosen.uniform(0.1, 3)))
                 killer.start()
