@@ -16,8 +16,10 @@ from opgauge.ops.deformable_conv.cuda import CONV, conv_struct, ctype
 from opgauge.ops.deformable_conv.sampling import SamplingGeometry
 
 THREADS = 256
-SHAPES = ((4, 4), (1, 8))
-"""Groups and output channels of a group that a thread sums."""
+SHAPES = ((4, 4), (1, 8), (1, 2))
+"""Groups and output channels of a group that a thread sums; the last where blocks of the others leave most
+multiprocessors idle."""
+FEWER_ROWS = SHAPES[1][1] // SHAPES[2][1]
 LONGEST_CHAIN = 256
 """Maximum products that a thread adds one after the other: longer sums lose accuracy."""
 WAVES = 2
@@ -163,6 +165,9 @@ def direct_layout(found: SamplingGeometry, wide: int, processors: int) -> Direct
             break
         lanes *= 2
         layout = _with_lanes(found, wide, shape, lanes)
+    across, down = layout.grid
+    if shape == SHAPES[1] and across * down * FEWER_ROWS <= processors:
+        return _with_lanes(found, wide, SHAPES[2], lanes)
     return layout
 
 
