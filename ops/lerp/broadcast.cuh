@@ -12,6 +12,13 @@ __device__ __forceinline__ A blend(A x, A y, A weight) {
   return (x < A(0)) == (y < A(0)) ? near : rest * x + weight * y;
 }
 
+// The same for a weight below 1/2, or not: then x and y are exchanged, and `share` is 1 - weight.
+template <typename A>
+__device__ __forceinline__ A blend_share(A x, A y, A share) {
+  const A near = x + share * (y - x), apart = (A(1) - share) * x + share * y;  // of which no branch selects one
+  return (x < A(0)) == (y < A(0)) ? near : apart;
+}
+
 template <typename T, bool TENSOR>
 struct Given {  // a weight as an argument: a tensor, or a number
   using type = const T*;
@@ -21,15 +28,6 @@ struct Given<T, false> {
   using type = Wide<T>;
 };
 
-// Stores a vector if `there`; by a predicate if launches are SMALL, as parameters that are read after a branch arrive late.
-template <typename T, int V, bool SMALL>
-__device__ __forceinline__ void store_if(T* to, const Vector<T, V>& vector, bool there) {
-  if constexpr (SMALL) {
-    store_where<T, V, true>(to, vector, there);
-  } else if (there) {
-    store<T, V>(to, vector);
-  }
-}
 
 // V elements of x and y, weighted by the `parts` of a TENSOR or by a number.
 template <typename T, int V, bool TENSOR>
@@ -38,13 +36,12 @@ __device__ __forceinline__ Vector<T, V> blended(
   Vector<T, V> result;
 #pragma unroll
   for (int v = 0; v < V; ++v) {
-    Wide<T> part;
+    const Wide<T> first = widen(from.at[v]), second = widen(to.at[v]);
     if constexpr (TENSOR) {
-      part = widen(parts.at[v]);
+      result.at[v] = narrow<T>(blend(first, second, widen(parts.at[v])));
     } else {
-      part = weight;
+      result.at[v] = narrow<T>(blend_share(first, second, weight));
     }
-    result.at[v] = narrow<T>(blend(widen(from.at[v]), widen(to.at[v]), part));
   }
   return result;
 }
@@ -139,8 +136,8 @@ __device__ __forceinline__ void blend_along(
     Vector<T, V> parts;
     if constexpr (TENSOR) parts = of_weight[i].get(strides.at[0][2]);
     const auto result = blended<T, V, TENSOR>(of_x[i].get(strides.at[0][0]), of_y[i].get(strides.at[0][1]), parts, weight);
-    // one address with constant offsets
-    store_if<T, V, V * E == 1>(out + walk.at(0) + i * Walk::STEP, result, walk.at(i) < size);
+    // one address with constant offsets, stored by a predicate: parameters that are read after a branch arrive late
+    store_where<T, V, V * E == 1>(out + walk.at(0) + i * Walk::STEP, result, walk.at(i) < size);
   }
 }
 
@@ -235,8 +232,8 @@ __device__ __forceinline__ void scale_along(
     const unsigned int at = walk.at(i);
     if (V * E > 1 && at >= size) break;
     const Gradients<T, V> found(as_vector<T, V>(given[i]), of_weight[i].get(strides.at[0][0]));
-    store_if<T, V, V * E == 1>(dx + at, found.first, at < size && dx != nullptr);
-    store_if<T, V, V * E == 1>(dy + at, found.second, at < size && dy != nullptr);
+    store_where<T, V, V * E == 1>(dx + at, found.first, at < size && dx != nullptr);
+    store_where<T, V, V * E == 1>(dy + at, found.second, at < size && dy != nullptr);
   }
 }
 

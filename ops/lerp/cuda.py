@@ -32,6 +32,7 @@ from opgauge.ops._cuda.pointwise import (
 from opgauge.ops._cuda.reduction.elements import elements_templates
 from opgauge.ops._cuda.reduction.plan import CONSTANTS as REDUCTION
 from opgauge.ops._cuda.reduction.plan import STRUCTS
+from opgauge.ops._cuda.reduction.rows import beside_templates
 from opgauge.ops._cuda.source import CudaSource, flag, widest_vector
 from opgauge.ops._cuda.struct import divisor
 
@@ -43,14 +44,14 @@ WIDTHS = {name: VECTOR_BYTES // dtype_info(name).itemsize for name in FLOATS}
 FLAGS = ("false", "true")
 LARGE_THREADS = 1024
 """Threads per block for long tensors with one weight per element."""
-FEW_ELEMENTS = 3 << 17
-"""Elements up to which a thread computes one: such launches are bound by latency, not by bandwidth. On an H100 10 to
-30 % faster from 131072 to 393216 elements, 3 to 35 % slower for a million."""
+FEW_ELEMENTS = 1 << 15
+"""Elements up to which a thread computes one: such launches are bound by latency. On an H200 vectors
+take up to 6 % more for 32000 and 3 to 9 % less for 65536."""
+HALF = 0.5
+"""Weight from which x and y are exchanged: blends start at the nearer one, so that they are exact at weight 1."""
 GROUPED = (1, 2, 3)
 """Numbers of innermost axes that a group may have, each compiled."""
 WARP = 32
-IN_FLIGHT = 4
-"""Threads of a warp, and vectors in flight per summing thread."""
 CROSSED_ROWS = range(17, 65)
 """Lengths of the shorter of two summed axes for `grad_crossed`: rows of a warp, whose sums stay in registers."""
 
@@ -74,7 +75,6 @@ def _expressions() -> tuple[str, ...]:
     for name, ctype in CTYPES.items():
         for width in (1, WIDTHS[name]):
             found.append(f"reduce_columns_grid<SummedGrad<{ctype}>, {width}, false, true>")
-            found.append(f"grad_rows<{ctype}, {width}>")
             (threads,) = one_per_thread(1, width)[1]
             kinds = ((tensor, extent) for tensor in FLAGS for extent in extents(width))
             found += [f"lerp_flat<{ctype}, {width}, {tensor}, {extent}, {threads}>" for tensor, extent in kinds]
@@ -89,7 +89,9 @@ def _expressions() -> tuple[str, ...]:
         found.append(f"grad_split<{ctype}, {WIDTHS[name]}>")
         found += [f"lerp_split<{ctype}, {WIDTHS[name]}, {tensor}>" for tensor in FLAGS]
         found.append(f"reduce_columns_grid<SummedGrad<{ctype}>, {WIDTHS[name]}, false, false>")
-        elements = elements_templates("BY_ROW", "BY_COLUMN", "TWO_GROUPS", "ANY_AXES")
+        elements = elements_templates("BY_ROW", "BY_COLUMN", "TWO_GROUPS", "ANY_AXES", odd=WIDTHS[name] <= 4)
+        rows = beside_templates(1) + beside_templates(WIDTHS[name])
+        found += [f"{kernel}<SummedGrad<{ctype}>, {template}>" for kernel, template in rows]
         found += [f"reduce_elements_lanes<SummedGrad<{ctype}>, {template}>" for template in elements]
         found.append(f"grad_crossed<{ctype}, {WIDTHS[name]}>")
         found.append(f"lerp_flat<{ctype}, {WIDTHS[name]}, true, LARGE, {LARGE_THREADS}>")
@@ -104,7 +106,6 @@ SOURCE = CudaSource(
         **CONSTANTS,
         **REDUCTION,
         "AXES": AXES,
-        "IN_FLIGHT_EACH": IN_FLIGHT,
         "ROWS_EACH": (CROSSED_ROWS.stop - 1) // (THREADS // WARP),
     },
     structs=STRUCTS | strided(1, np.uint32) | strided(2, np.uint32) | strided(3, np.uint32),
@@ -125,6 +126,8 @@ def lerp(*, x: Any, y: Any, weight: Any, out: dict[str, Any]) -> Bound:
         return lambda: None
     wide, ctype = accumulating(x), CTYPES[x.dtype.name]
     tensor, number = split_weight(weight, wide)
+    if tensor is None and not number < HALF:
+        x, y, number = y, x, wide(1) - number
     operands = (x, y, tensor, result)
     if all(array is None or array.size == result.size for array in operands):
         width = flat_width(result, *operands)

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from opgauge.ops._core.axes import Reduction, as_reduction, merge_axes
+from opgauge.ops._core.axes import as_reduction, merge_axes
 from opgauge.ops._core.broadcast import merge_operands, reduced_axes
 from opgauge.ops._core.dtype import FLOATS, accumulating
 from opgauge.ops._core.errors import AxisError
@@ -18,14 +18,13 @@ from opgauge.ops._core.op import Params, Shape, Shapes
 from opgauge.ops._core.registry import kernel
 from opgauge.ops._cuda.pointwise import LARGEST, THREADS, flat, flat_width
 from opgauge.ops._cuda.reduction.launch import bind_plan
-from opgauge.ops._cuda.reduction.problem import GRID_RESIDENT, GpuSize, ReduceProblem
-from opgauge.ops._cuda.reduction.rows import collectors
+from opgauge.ops._cuda.reduction.plan import most_partials
+from opgauge.ops._cuda.reduction.problem import GpuSize, ReduceProblem
 from opgauge.ops._cuda.source import flag, multiprocessors, whole_vector
 from opgauge.ops._cuda.struct import address, pack
 from opgauge.ops.lerp.cuda import (
     CROSSED_ROWS,
     CTYPES,
-    IN_FLIGHT,
     SOURCE,
     WARP,
     broadcast_launch,
@@ -48,7 +47,8 @@ def _workspace(shapes: Shapes, params: Params) -> int:
     full = shapes.inputs["dout"].shape
     sizes = [spec.size for spec in shapes.outputs.values() if spec.size != prod(full)]
     both = 2 if len(sizes) == 2 and sizes[0] == sizes[1] else 1
-    return both * max((16 * size * most_splits(size) for size in sizes), default=0)
+    partials = (max(both * size * most_splits(size), most_partials(size, prod(full) // size)) for size in sizes if size)
+    return 16 * max(partials, default=0)
 
 
 @kernel("lerp_grad", "optimized", "cuda", FLOATS, prepare=True, workspace=_workspace)
@@ -158,11 +158,6 @@ def _unsummed(*, dout: Any, weight: Any, out: dict[str, Any], subtract: bool) ->
     return lambda: function(broadcast.grid, broadcast.block, arguments)
 
 
-def _waiting() -> int:
-    """Whether blocks that wait are resident: one per sum, or per column block."""
-    return GRID_RESIDENT * multiprocessors()
-
-
 def _fused(dout: Any, summed: Any, other: Any, shape: Shape, factors: tuple[Any, Any], workspace: Any) -> Bound | None:
     """One gradient summed; the other is written in the same pass unless None.
 
@@ -177,32 +172,12 @@ def _fused(dout: Any, summed: Any, other: Any, shape: Shape, factors: tuple[Any,
     problem = ReduceProblem(axes, dout.dtype.itemsize, width, wide.itemsize, wide_out=wide_out, kept=True)
     plan = beside_plan(problem, GpuSize(multiprocessors()))
     if plan is None:
-        if layout is None or layout.c * layout.b > 1:
-            return None
-        return _rows(dout, summed, other, layout, factors, workspace)
+        return None
     scaled = {"factor": factors[0], "other_factor": factors[1], "other": address(other), "size": dout.size}
     value = pack(SUMMED_GRADS[wide.name], scaled)
     name = f"SummedGrad<{CTYPES[dout.dtype.name]}>"
     held = other  # value has its address alone
     return bind_plan(SOURCE, plan, name, value, (dout, None, summed), workspace, held)
-
-
-def _rows(
-    dout: Any, summed: Any, other: Any, layout: Reduction, factors: tuple[Any, Any], workspace: Any
-) -> Bound | None:
-    width = whole_vector(dout, layout.length, other)
-    vectors = layout.length // width
-    if vectors < THREADS:
-        return None
-    most = most_splits(summed.size) if layout.a < _waiting() else 1
-    share = -(-vectors // min(most, -(-vectors // (THREADS * IN_FLIGHT))))
-    splits = -(-vectors // share)
-    function = SOURCE.function(f"grad_rows<{CTYPES[dout.dtype.name]}, {width}>")
-    lanes, collecting = collectors(layout.a, splits, THREADS)
-    launched = layout.a * splits + (collecting if splits > 1 else 0)
-    numbers = (np.int32(layout.a), np.int64(layout.length), np.int32(splits), np.int64(share), np.int32(lanes))
-    arguments: tuple[Any, ...] = (dout, summed, other, *factors, *numbers, workspace)
-    return lambda: function((launched,), (THREADS,), arguments)
 
 
 def _crossed(

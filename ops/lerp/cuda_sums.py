@@ -21,12 +21,19 @@ from opgauge.ops.lerp.sums import COLLECTED, SUM_THREADS, AxisGroup, SumPlan, su
 
 LANE_BITS, COLUMN_BITS = 4, 4
 """Bits of `layout` in a task for the base-2 logarithms of a result's lanes and a block's results, below the splits."""
-STEP = np.dtype([("dout", np.int64), ("weight", np.int64), ("length", DIVISOR), ("pad", "V4")])
-"""`Step` of sums.cu: an axis."""
+SHORT, LONG = "unsigned int", "long long"
+INDICES = {SHORT: np.uint32, LONG: np.int64}
+"""Types of offsets in elements: of 32 bits, which wrap, unless there are 2^31 elements or more."""
+STEPS = {
+    index: np.dtype([("dout", kind), ("weight", kind), ("length", DIVISOR), *([("pad", "V4")] * (kind is np.int64))])
+    for index, kind in INDICES.items()
+}
+PAIRS = {index: np.dtype([("kept", step), ("summed", step)]) for index, step in STEPS.items()}
+"""`Step` of sums.cu: an axis; and `Pair`: one of the results and one of the sums; by type of offsets."""
 
 
-def _task(wide: str) -> Any:
-    """`Task` of sums.cu for sums of type `wide`."""
+def _task(wide: str, index: str) -> Any:
+    """`Task` of sums.cu for sums of type `wide` and such offsets."""
     return np.dtype(
         [
             ("first", pointer("void")),
@@ -36,24 +43,33 @@ def _task(wide: str) -> Any:
             *((name, np.uint32) for name in ("units", "terms")),
             *((name, np.int32) for name in ("kept_axes", "summed_axes")),
             ("pad", "V4"),
-            *((name, STEP, (AXES,)) for name in ("kept", "summed")),
-            *((name, wide) for name in ("second_offset", "second_sign", "other_offset", "other_sign")),
-            *((name, pointer("void")) for name in ("second", "other")),
+            ("other", pointer("void")),
+            *((name, wide) for name in ("other_offset", "other_sign")),
+            ("axes", PAIRS[index], (AXES,)),
             ("partials", pointer("unsigned long long")),
+            ("second", pointer("void")),
+            *((name, wide) for name in ("second_offset", "second_sign")),
         ]
     )
 
 
-TASKS = {name: _task(name) for name in ("float32", "float64")}
-"""`Task` of sums.cu by NumPy's type of sums."""
+TASKS = {(name, index): _task(name, index) for name in ("float32", "float64") for index in INDICES}
+"""`Task` of sums.cu by NumPy's type of sums and type of offsets."""
 
 
 def _expressions() -> tuple[str, ...]:
     kinds = [(rows, sums) for rows in FLAGS for sums in (1, 2)]
-    found = [f"reduce_any<{ctype}, 1, {rows}, true, {sums}>" for ctype in CTYPES.values() for rows, sums in kinds]
+    found = [
+        f"reduce_any<{ctype}, 1, {rows}, true, {sums}, {index}>"
+        for ctype in CTYPES.values()
+        for rows, sums in kinds
+        for index in INDICES
+    ]
     for name, ctype in CTYPES.items():
         found += [
-            f"reduce_any<{ctype}, {WIDTHS[name]}, {rows}, {spread}, {sums}>" for rows, sums in kinds for spread in FLAGS
+            f"reduce_any<{ctype}, {WIDTHS[name]}, {rows}, {spread}, {sums}, {SHORT}>"
+            for rows, sums in kinds
+            for spread in FLAGS
         ]
         found += [f"reduce_two<{ctype}, {first}, {second}>" for first in FLAGS for second in FLAGS]
     return tuple(found)
@@ -71,7 +87,11 @@ SUMS = CudaSource(
         "LANE_BITS": LANE_BITS,
         "COLUMN_BITS": COLUMN_BITS,
     },
-    structs={"Step": STEP} | {f"Task<{dtype_info(name).ctype}>": dtype for name, dtype in TASKS.items()},
+    structs={
+        **{f"Step<{index}>": dtype for index, dtype in STEPS.items()},
+        **{f"Pair<{index}>": dtype for index, dtype in PAIRS.items()},
+        **{f"Task<{dtype_info(name).ctype}, {index}>": dtype for (name, index), dtype in TASKS.items()},
+    },
 )
 """Declared instances of sums.cu."""
 
@@ -93,12 +113,13 @@ def bind_sum(
     workspace: zeros, for flagged partial sums.
     """
     beside = None if other is None else other.out
-    widest = whole_vector(dout, dout.size, tensor, beside)
+    index = SHORT if dout.size < LARGEST else LONG
+    widest = whole_vector(dout, dout.size, tensor, beside) if index == SHORT else 1
     plan = sum_plan(dout.shape, summed[0].shape, _shape(tensor), widest, multiprocessors())
     announce(plan)
-    flags = f"{plan.width}, {flag(plan.rows)}, {flag(plan.spread)}, {len(summed)}"
+    flags = f"{plan.width}, {flag(plan.rows)}, {flag(plan.spread)}, {len(summed)}, {index}"
     function = SUMS.function(f"reduce_any<{CTYPES[dout.dtype.name]}, {flags}>")
-    arguments = (dout, tensor, _pack_task(plan, accumulating(dout), summed, other, workspace))
+    arguments = (dout, tensor, _pack_task(plan, accumulating(dout), index, summed, other, workspace))
     held = (workspace, beside, *(one.out for one in summed))
 
     def run(_held: Any = held) -> None:  # the arguments contain their addresses alone
@@ -117,7 +138,7 @@ def bind_two(dout: Any, tensor: Any, gradients: tuple[SummedGradient, SummedGrad
         announce(plan)
     function = SUMS.function(f"reduce_two<{CTYPES[dout.dtype.name]}, {', '.join(flag(plan.rows) for plan in plans)}>")
     wide = accumulating(dout)
-    tasks = (_pack_task(plan, wide, [one], None, None) for plan, one in zip(plans, gradients, strict=True))
+    tasks = (_pack_task(plan, wide, SHORT, [one], None, None) for plan, one in zip(plans, gradients, strict=True))
     first, second = plans
     arguments = (dout, tensor, np.int32(first.blocks), *tasks)
     grid, block = (first.blocks + second.blocks,), (first.threads,)
@@ -133,9 +154,14 @@ def _shape(tensor: Any) -> Shape:
 
 
 def _pack_task(
-    plan: SumPlan, wide: Any, summed: Sequence[SummedGradient], other: SummedGradient | None, workspace: Any
+    plan: SumPlan,
+    wide: Any,
+    index: str,
+    summed: Sequence[SummedGradient],
+    other: SummedGradient | None,
+    workspace: Any,
 ) -> Array:
-    """A `Task` of sums.cu."""
+    """A `Task` of sums.cu with offsets of C++ type `index`."""
     first, second = summed[0], summed[-1]
     values = {
         "first": address(first.out),
@@ -146,8 +172,7 @@ def _pack_task(
         "terms": plan.summed.units,
         "kept_axes": len(plan.kept.lengths),
         "summed_axes": len(plan.summed.lengths),
-        "kept": _steps(plan.kept),
-        "summed": _steps(plan.summed),
+        "axes": _pairs(plan, index),
         "second_offset": second.offset,
         "second_sign": second.sign,
         "other_offset": 0 if other is None else other.offset,
@@ -156,18 +181,28 @@ def _pack_task(
         "other": address(None if other is None else other.out),
         "partials": address(workspace),
     }
-    return pack(TASKS[np.dtype(wide).name], values)
+    return pack(TASKS[np.dtype(wide).name, index], values)
 
 
-def _steps(part: AxisGroup) -> list[Array]:
+def _pairs(plan: SumPlan, index: str) -> list[Array]:
+    """A `Pair` of sums.cu for each axis of the results and of the sums."""
+    steps = zip(_steps(plan.kept, index), _steps(plan.summed, index), strict=True)
+    return [pack(PAIRS[index], {"kept": kept, "summed": summed}) for kept, summed in steps]
+
+
+def _steps(part: AxisGroup, index: str) -> list[Array]:
     """A `Step` of sums.cu for each axis, innermost first. Raises ShapeError for 2^31 positions or more."""
     if part.units >= LARGEST:
         msg = f"{part.units} positions: a broadcast of 2^31 or more is not supported"
         raise ShapeError(msg)
+
+    def wrapped(jump: int) -> int:
+        return jump % (1 << 32) if index == SHORT else jump
+
     jumps = (jumps_of([*zip(part.lengths, strides, strict=True)]) for strides in (part.dout, part.weight))
     found = [
-        pack(STEP, {"dout": dout, "weight": weight, "length": length})
+        pack(STEPS[index], {"dout": wrapped(dout), "weight": wrapped(weight), "length": length})
         for length, dout, weight in zip(reversed(part.lengths), *jumps, strict=True)
     ]
-    nothing = pack(STEP, {"dout": 0, "weight": 0, "length": 1})
+    nothing = pack(STEPS[index], {"dout": 0, "weight": 0, "length": 1})
     return found + [nothing] * (AXES - len(found))

@@ -3,9 +3,10 @@
 #include "flat.cuh"
 #include "reduce_columns.cuh"
 #include "reduce_elements.cuh"
+#include "reduce_rows.cuh"
 
 constexpr int THREADS = 256;
-// IN_FLIGHT_EACH, vectors in flight per summing thread, and ROWS_EACH, rows of a warp, are defined by cuda.py.
+// ROWS_EACH, rows of a warp, is defined by cuda.py.
 
 constexpr int EVICT_LAST_OF = 16;  // one block of as many stores with evict_last, for LARGE results of large blocks
 
@@ -22,8 +23,8 @@ __global__ void __launch_bounds__(THREADS) lerp_flat(
   if constexpr (TENSOR) parts = access.load(weight);
 #pragma unroll
   for (int i = 0; i < V; ++i) {
-    const Wide<T> part = TENSOR ? widen(parts.at[i]) : number;
-    result.at[i] = narrow<T>(blend(widen(from.at[i]), widen(to.at[i]), part));
+    const Wide<T> first = widen(from.at[i]), second = widen(to.at[i]);
+    result.at[i] = narrow<T>(TENSOR ? blend(first, second, widen(parts.at[i])) : blend_share(first, second, number));
   }
   access.store(out, result);
 }
@@ -50,60 +51,6 @@ __global__ void __launch_bounds__(flat_threads<V>()) grad_flat(
   }
   access.store(dx, first, dx != nullptr);
   access.store(dy, second, dy != nullptr);
-}
-
-// grad_rows: `splits` blocks reduce one row and write the other gradient.
-// Layout   dout[rows][length], weight a number      Grid  rows · splits + collecting blocks      Block  REDUCE_THREADS
-// Needs    length a multiple of V, `share` vectors per split
-// Writes   sum[row] = factor sum dout[row], other = other_factor dout unless null, through flagged partials
-//          (rows, splits), which are zero between launches
-// Waits    collecting blocks, `lanes` threads per row, wait for all splits; they start last
-// Why      memory is read in order, once for both gradients
-template <typename T, int V>
-__global__ void __launch_bounds__(REDUCE_THREADS, GRID_RESIDENT) grad_rows(
-    const T* __restrict__ dout, T* __restrict__ sum, T* __restrict__ other, Wide<T> factor, Wide<T> other_factor,
-    int rows, long long length, int splits, long long share, int lanes, unsigned long long* flagged) {
-  using A = Wide<T>;
-  __shared__ A slots[REDUCE_THREADS / 32];
-  const int row = blockIdx.x / static_cast<unsigned int>(splits), split = blockIdx.x - row * splits;
-  const auto put = [&](int ours, A all) { sum[ours] = narrow<T>(factor * all); };
-  if (row >= rows) {
-    collect_rows<REDUCE_THREADS>(Sum<T>{}, slots, blockIdx.x - rows * splits, rows, splits, lanes, flagged, put);
-    return;
-  }
-  const long long begin = row * length + share * split * V, left = min(share, length / V - share * split);
-  A mine = 0;
-  for (int start = threadIdx.x; start < left; start += IN_FLIGHT_EACH * REDUCE_THREADS) {
-    VectorWord<T, V> loaded[IN_FLIGHT_EACH];
-#pragma unroll
-    for (int j = 0; j < IN_FLIGHT_EACH; ++j) {
-      const long long vector = start + j * REDUCE_THREADS;
-      loaded[j] = fetch_evict_last<T, V>(dout + begin + vector * V, vector < left);
-    }
-#pragma unroll
-    for (int j = 0; j < IN_FLIGHT_EACH; ++j) {
-      const long long vector = start + j * REDUCE_THREADS;
-      if (vector >= left) break;
-      const Vector<T, V> given = as_vector<T, V>(loaded[j]);
-      Vector<T, V> result;
-      A few = 0;
-#pragma unroll
-      for (int i = 0; i < V; ++i) {
-        const A value = widen(given.at[i]);
-        few += value;
-        result.at[i] = narrow<T>(other_factor * value);
-      }
-      mine += few;
-      if (other != nullptr) store_evict_last<T, V>(other + begin + vector * V, result);
-    }
-  }
-  mine = merge_at_end<REDUCE_THREADS>(Sum<T>{}, mine, slots);
-  if (threadIdx.x > 0) return;
-  if (splits > 1) {
-    publish(flagged + (static_cast<long long>(row) * splits + split) * WORDS<A>, mine);
-  } else {
-    put(row, mine);
-  }
 }
 
 // The sum of dout, times a factor, and beside it dout times another one: the functor of reductions.

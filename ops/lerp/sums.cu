@@ -2,34 +2,45 @@
 #include "reduce.cuh"
 
 // SUM_THREADS, SUM_AXES, FEW_AXES, COLLECTED, LANE_BITS and COLUMN_BITS are defined by cuda_sums.py.
-constexpr int SUM_RESIDENT = 2;  // minimum resident blocks per multiprocessor: the compiler's own choice spills
+
+// Minimum resident blocks per multiprocessor: as many as the registers allow without spills.
+template <int V, bool ROWS, int SUMS, typename I>
+constexpr int SUM_RESIDENT = sizeof(I) == 8 ? 2 : ((V == 1 || (!ROWS && (V == 8 || SUMS == 2))) ? 3 : 4);
 
 template <int N>
 struct Count {  // a number that a lambda takes as a template argument
   static constexpr int value = N;
 };
 
-// An axis: jumps of dout and weight for each quotient of an index by the lengths of the axes within, and its length.
+// An axis: jumps of dout and weight for each quotient of an index by the lengths of the axes within, and its length. Pair: an
+// axis of the results, and one of the sums. I: type of offsets in elements, which wrap.
+template <typename I>
+struct Step;
+template <typename I>
+struct Pair;
 DEFINE_Step;  // of cuda_sums.py
+DEFINE_Pair;
 
 // What one launch sums, and from which factors of dout: offset + sign weight. What every sum needs comes first, as other
 // lines of 64 bytes of the arguments arrive later.
-template <typename A>
+template <typename A, typename I>
 struct Task;
 DEFINE_Task;
 
+template <typename I>
 struct OffsetPair {
-  long long dout, weight;
+  I dout, weight;
 };
 
-template <int MOST>
-__device__ __forceinline__ OffsetPair offsets_of(unsigned int index, const Step* steps) {
-  OffsetPair found = {steps[0].dout * index, steps[0].weight * index};
+// part: of the axes of results, or of sums.
+template <int MOST, typename I>
+__device__ __forceinline__ OffsetPair<I> offsets_of(unsigned int index, const Pair<I>* axes, Step<I> Pair<I>::* part) {
+  OffsetPair<I> found = {(axes[0].*part).dout * index, (axes[0].*part).weight * index};
 #pragma unroll
   for (int axis = 1; axis < MOST; ++axis) {
-    index = quotient(index, steps[axis - 1].length);
-    found.dout += steps[axis].dout * index;
-    found.weight += steps[axis].weight * index;
+    index = quotient(index, (axes[axis - 1].*part).length);
+    found.dout += (axes[axis].*part).dout * index;
+    found.weight += (axes[axis].*part).weight * index;
   }
   return found;
 }
@@ -58,11 +69,12 @@ __device__ __forceinline__ void sum_lanes(A (&sums)[VALUES], int lanes, A* slots
 }
 
 // One block's part of a task: a split of the sums of some results, all of whose VALUES numbers a thread has.
-template <typename T, int V, bool ROWS, bool SPREAD, int SUMS>
+template <typename T, int V, bool ROWS, bool SPREAD, int SUMS, typename I>
 __device__ __forceinline__ void sum_part(
-    const T* __restrict__ dout, const T* __restrict__ weight, const Task<Wide<T>>& task, unsigned int block, unsigned int split) {
+    const T* __restrict__ dout, const T* __restrict__ weight, const Task<Wide<T>, I>& task, unsigned int block, unsigned int split) {
   using A = Wide<T>;
   constexpr int EACH = ROWS ? 1 : V, WEIGHTS = SPREAD ? 1 : V, VALUES = SUMS * EACH;
+  constexpr int AT_ONCE = V == 1 ? 8 : (SPREAD ? 4 : 2);  // loads in flight
   __shared__ A slots[VALUES * SUM_THREADS];
   const int lane_bits = task.layout & ((1 << LANE_BITS) - 1), column_bits = task.layout >> LANE_BITS & ((1 << COLUMN_BITS) - 1);
   const int splits = task.layout >> (LANE_BITS + COLUMN_BITS), lanes = 1 << lane_bits, columns = 1 << column_bits;
@@ -70,7 +82,13 @@ __device__ __forceinline__ void sum_part(
   const unsigned int first_unit = block << column_bits;
   const unsigned int unit = first_unit + (ROWS ? threadIdx.x >> lane_bits : threadIdx.x & (columns - 1));
   const unsigned int end = unit < task.units ? task.terms : 0, nearest = min(unit, task.units - 1);
-  const OffsetPair origin = task.kept_axes <= FEW_AXES ? offsets_of<FEW_AXES>(nearest, task.kept) : offsets_of<SUM_AXES>(nearest, task.kept);
+  OffsetPair<I> origin;
+  if (task.kept_axes <= 1) {
+    origin = offsets_of<1>(nearest, task.axes, &Pair<I>::kept);
+  } else {
+    origin = task.kept_axes <= FEW_AXES ? offsets_of<FEW_AXES>(nearest, task.axes, &Pair<I>::kept)
+                                        : offsets_of<SUM_AXES>(nearest, task.axes, &Pair<I>::kept);
+  }
   const unsigned int step = lanes * splits;
   T* const other = static_cast<T*>(task.other);
   A sums[VALUES] = {};
@@ -79,12 +97,12 @@ __device__ __forceinline__ void sum_part(
     constexpr int UNROLL = decltype(unrolled)::value, MOST = decltype(most)::value;
     VectorWord<T, V> loaded[UNROLL];
     VectorWord<T, WEIGHTS> shares[UNROLL];
-    long long at[UNROLL];
+    I at[UNROLL];
 #pragma unroll
     for (int u = 0; u < UNROLL; ++u) {
       const unsigned int index = start + u * step;
       const bool valid = index < end;
-      const OffsetPair within = offsets_of<MOST>(valid ? index : start, task.summed);
+      const OffsetPair<I> within = offsets_of<MOST>(valid ? index : start, task.axes, &Pair<I>::summed);
       at[u] = origin.dout + within.dout;
       loaded[u] = fetch_where<T, V, false>(dout + at[u], valid);
       if (weight != nullptr) shares[u] = fetch_where<T, WEIGHTS, false>(weight + origin.weight + within.weight, valid);
@@ -116,11 +134,11 @@ __device__ __forceinline__ void sum_part(
   const bool once = (split << lane_bits) + step >= task.terms;  // short code: a tiny kernel is bound by instruction fetch
   const unsigned int first_term = (split << lane_bits) + lane;
   if (task.summed_axes > FEW_AXES) {
-    loop(Count<4>{}, Count<SUM_AXES>{});
+    loop(Count<V == 1 || SPREAD ? 4 : 2>{}, Count<SUM_AXES>{});
   } else if (task.summed_axes > 1) {
-    once ? take(first_term, Count<1>{}, Count<FEW_AXES>{}) : loop(Count<(V > 1 ? 4 : 8)>{}, Count<FEW_AXES>{});
+    once ? take(first_term, Count<1>{}, Count<FEW_AXES>{}) : loop(Count<AT_ONCE>{}, Count<FEW_AXES>{});
   } else {
-    once ? take(first_term, Count<1>{}, Count<1>{}) : loop(Count<(V > 1 ? 4 : 8)>{}, Count<1>{});
+    once ? take(first_term, Count<1>{}, Count<1>{}) : loop(Count<AT_ONCE>{}, Count<1>{});
   }
   if (!ROWS && lanes > 1 && columns > 1) {  // lanes of a result become neighbours
 #pragma unroll
@@ -179,9 +197,9 @@ __device__ __forceinline__ void sum_part(
 // Waits    the last split merges those before it
 // Why      every pattern of broadcasting reads dout and weight once. ROWS: the innermost axis is summed. SPREAD: one
 //          weight for a vector, else as many.
-template <typename T, int V, bool ROWS, bool SPREAD, int SUMS>
-__global__ void __launch_bounds__(SUM_THREADS, SUM_RESIDENT)
-    reduce_any(const T* __restrict__ dout, const T* __restrict__ weight, const __grid_constant__ Task<Wide<T>> task) {
+template <typename T, int V, bool ROWS, bool SPREAD, int SUMS, typename I>
+__global__ void __launch_bounds__(SUM_THREADS, SUM_RESIDENT<V, ROWS, SUMS, I>)
+    reduce_any(const T* __restrict__ dout, const T* __restrict__ weight, const __grid_constant__ Task<Wide<T>, I> task) {
   sum_part<T, V, ROWS, SPREAD, SUMS>(dout, weight, task, blockIdx.x, blockIdx.y);
 }
 
@@ -190,9 +208,9 @@ __global__ void __launch_bounds__(SUM_THREADS, SUM_RESIDENT)
 // Grid     blocks of the first task, `blocks`, and of the second
 // Why      few elements: one launch instead of two
 template <typename T, bool FIRST_ROWS, bool SECOND_ROWS>
-__global__ void __launch_bounds__(SUM_THREADS, SUM_RESIDENT) reduce_two(
-    const T* __restrict__ dout, const T* __restrict__ weight, int blocks, const __grid_constant__ Task<Wide<T>> first,
-    const __grid_constant__ Task<Wide<T>> second) {
+__global__ void __launch_bounds__(SUM_THREADS, SUM_RESIDENT<1, true, 1, unsigned int>) reduce_two(
+    const T* __restrict__ dout, const T* __restrict__ weight, int blocks, const __grid_constant__ Task<Wide<T>, unsigned int> first,
+    const __grid_constant__ Task<Wide<T>, unsigned int> second) {
   if (blockIdx.x < blocks) {
     sum_part<T, 1, FIRST_ROWS, true, 1>(dout, weight, first, blockIdx.x, 0);
   } else {

@@ -15,7 +15,6 @@ from opgauge.ops._cuda.reduction.elements import (
     FEW_IN_COLUMNS,
     any_axes,
     few_columns,
-    few_rows,
     lane_bits,
 )
 from opgauge.ops._cuda.reduction.problem import (
@@ -27,6 +26,7 @@ from opgauge.ops._cuda.reduction.problem import (
     ReducePlan,
     ReduceProblem,
 )
+from opgauge.ops._cuda.reduction.rows import rows_beside
 
 SUM_THREADS = 256
 """Most threads of a block."""
@@ -100,7 +100,7 @@ def beside_plan(problem: ReduceProblem, device: GpuSize) -> ReducePlan | None:
     if max(layout.c, layout.length, layout.a * layout.b) > LARGEST:
         return None
     if layout.c == 1:
-        return few_rows(problem, layout.a, layout.length) if problem.few else None
+        return rows_beside(problem, layout.a, layout.length, device)
     few = few_columns(problem, layout, ELEMENTS_LENGTH) if layout.b == 1 else None
     return few or columns_plan(problem, layout, device)
 
@@ -114,7 +114,7 @@ def sum_plan(full: Shape, gradient: Shape, weight: Shape, widest: int, multiproc
     kept, summed = _parts(steps)
     rows = steps.strides[1][-1] == 0
     few = steps.size <= (FEW_ELEMENTS if rows or kept.units < FEWEST_COLUMNS else FEW_IN_COLUMNS[0])
-    width = 1 if few else _vector(steps, widest)
+    width = 1 if few and not rows else _vector(steps, widest)
     spread = width == 1 or steps.strides[2][-1] == 0
     if rows:
         summed = _in_vectors(summed, width)

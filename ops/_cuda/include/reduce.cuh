@@ -17,8 +17,8 @@
 #include "flagged.cuh"
 #include "vector.cuh"
 
-// Whether f.beside<WHOLE>(index, vector) writes something for what is read at `index` of x, in reduce_elements_lanes and
-// reduce_columns_grid. If rows are not WHOLE vectors, two threads are given a vector that is in two rows, and the last one
+// Whether f.beside<WHOLE>(index, vector) writes something for what is read at `index` of x, in reduce_elements_lanes,
+// reduce_columns_grid and those for rows but reduce_rows_block. If rows are not WHOLE vectors, two threads are given a vector that is in two rows, and the last one
 // may end past x. Vectors of x are evict_last, as a kernel has just written them or will read what is written.
 template <typename F>
 constexpr bool WRITES_BESIDE = false;

@@ -36,6 +36,8 @@ __device__ __forceinline__ typename F::Acc take_range(
         if (at >= high) continue;
         one[u] = fetch<T, V, STREAM>(from + at);
         two[u] = fetch<T, V, STREAM>(other + at);
+      } else if constexpr (WRITES_BESIDE<F>) {
+        one[u] = fetch_evict_last<T, V>(from + at, at < high);
       } else {
         one[u] = fetch_where<T, V, STREAM>(from + at, at < high);
       }
@@ -47,6 +49,7 @@ __device__ __forceinline__ typename F::Acc take_range(
       Vector<T, V> a = as_vector<T, V>(one[u]);
       Vector<T, V> b = F::TWO ? as_vector<T, V>(two[u]) : a;
       const bool inside = WHOLE || (at >= low && at + V <= high);
+      if constexpr (WRITES_BESIDE<F>) f.template beside<WHOLE>(first + at, a);
       if (V > 4 && !inside) {  // separate code: masked vectors are as_vector element by element first
 #pragma unroll
         for (int i = 0; i < V; ++i) {
@@ -202,7 +205,12 @@ __global__ void __launch_bounds__(THREADS, MOST_THREADS / THREADS) reduce_rows_o
   VectorWord<T, V> one[EACH], two[EACH];
 #pragma unroll
   for (int u = 0; u < EACH; ++u) {
-    one[u] = fetch_where<T, V, true>(from + u * THREADS * V, first + u * THREADS < until);
+    const bool there = first + u * THREADS < until;
+    if constexpr (WRITES_BESIDE<F>) {
+      one[u] = fetch_evict_last<T, V>(from + u * THREADS * V, there);
+    } else {
+      one[u] = fetch_where<T, V, true>(from + u * THREADS * V, there);
+    }
     if constexpr (F::TWO) two[u] = fetch_where<T, V, true>(other + u * THREADS * V, first + u * THREADS < until);
   }
   Acc mine = f.identity();
@@ -211,6 +219,7 @@ __global__ void __launch_bounds__(THREADS, MOST_THREADS / THREADS) reduce_rows_o
     const int vector = first + u * THREADS, at = vector * V;
     if (vector >= until) continue;
     const Vector<T, V> a = as_vector<T, V>(one[u]), b = F::TWO ? as_vector<T, V>(two[u]) : a;
+    if constexpr (WRITES_BESIDE<F>) f.template beside<false>(begin + u * THREADS * V, a);
     if (at >= low && at + V <= high) {
 #pragma unroll
       for (int i = 0; i < V; ++i) mine = f.take(mine, a.at[i], b.at[i]);

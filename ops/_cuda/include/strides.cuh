@@ -54,12 +54,24 @@ struct Along {
   }
 
   __device__ __forceinline__ Vector<T, V> get(unsigned int step) const {
-    if constexpr (V == 1) return as_vector<T, 1>(one);
-    if (step != 0) return as_vector<T, V>(vector);
-    Vector<T, V> result;
+    if constexpr (V == 1) {
+      return as_vector<T, 1>(one);
+    } else if constexpr (sizeof(T) == 2) {  // by words of two, which the compiler would select half by half
+      VectorWord<T, V> result = vector;
+      auto& words = reinterpret_cast<unsigned int(&)[V / 2]>(result);
 #pragma unroll
-    for (int i = 0; i < V; ++i) result.at[i] = as_vector<T, 1>(one).at[0];
-    return result;
+      for (unsigned int& word : words) {
+        word = step != 0 ? word : one * 0x10001u;
+        asm("" : "+r"(word));
+      }
+      return as_vector<T, V>(result);
+    } else {
+      if (step != 0) return as_vector<T, V>(vector);
+      Vector<T, V> result;
+#pragma unroll
+      for (int i = 0; i < V; ++i) result.at[i] = as_vector<T, 1>(one).at[0];
+      return result;
+    }
   }
 };
 

@@ -10,6 +10,7 @@ from opgauge.ops._core.axes import MergedAxes, Reduction
 from opgauge.ops._core.errors import AxisError
 from opgauge.ops._core.op import Array
 from opgauge.ops._cuda.reduction.problem import (
+    DOUBLE_BYTES,
     LARGEST,
     LARGEST_GRID,
     STREAMED_FROM,
@@ -41,6 +42,9 @@ FEW_IN_COLUMNS, COLUMN_WORK = (1 << 18, 1 << 22), 1 << 29
 """Elements up to which columns are read by single loads, at least and at most; and the product of these and a column's
 length. Longer columns have fewer neighbours in a block, which read parts of a sector. Up to 45 % less than by vectors
 from cache on an H200, 30 % from memory; three times as many elements took up to twice as long."""
+FEW_IN_ROWS = 1 << 18
+"""Elements of two or eight bytes up to which rows are read by single loads: an H200 took 1.1 to 1.25 us, not 1.35 to
+1.45, for 100000 halves, and 1.25 us, not 1.4, for doubles in rows of 32 or more; of four bytes, 3 % more or less."""
 ODD_EACH, ODD_LENGTH = 9, 9 * THREADS
 """Loads in flight and maximum length of unaligned rows of elements of 4 bytes or more, so that 33 x 33 is 9 elements
 for each of 128 lanes: masked vectors take up to 1.9 times as long from cache and 1.2 from memory. Of two tensors and of
@@ -118,7 +122,7 @@ def _most_threads(lanes: int) -> int:
 
 
 def few_rows(problem: ReduceProblem, rows: int, length: int) -> ReducePlan | None:
-    few = problem.few
+    few = problem.few or _has_few_in_rows(problem, length)
     whole = problem.has_whole_rows(length)
     short = not whole and length * problem.itemsize <= SHORT_BYTES and problem.size <= LARGEST
     struct = pack(BY_ROW_STRUCT, {"length": length, "unused": 0})
@@ -132,6 +136,13 @@ def few_rows(problem: ReduceProblem, rows: int, length: int) -> ReducePlan | Non
     threads = max(1 << bits, min(_most_threads(rows << bits), -(-(rows << bits) // WARP) * WARP))
     reason = "few elements" if few else "short unaligned rows"
     return _elements(problem, _usual_template("BY_ROW", length), struct, bits, threads, reason)
+
+
+def _has_few_in_rows(problem: ReduceProblem, length: int) -> bool:
+    """Whether single loads of whole rows, too, are faster than vectors, of elements of two or eight bytes."""
+    return problem.size <= FEW_IN_ROWS and (
+        problem.itemsize == 2 or (problem.itemsize == DOUBLE_BYTES and length >= WARP)
+    )
 
 
 def _is_fastest_by_element(problem: ReduceProblem, length: int) -> bool:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -63,16 +62,30 @@ ONCE_THREADS, ONE_ROW_THREADS, WARP_COLLECTS = 512, 1024, 128
 
 
 def rows_plan(problem: ReduceProblem, rows: int, length: int, device: GpuSize) -> ReducePlan:
-    choices = (
-        few_rows,
-        partial(_once, device=device),
-        _block,
-        partial(_alone, device=device),
-        partial(_grid, device=device),
-    )
-    return next((found for choice in choices if (found := choice(problem, rows, length))), None) or _lanes(
-        problem, rows, length, device
-    )
+    block = _block(problem, rows, length) or _alone(problem, rows, length, device)
+    return rows_beside(problem, rows, length, device, block)
+
+
+def rows_beside(
+    problem: ReduceProblem, rows: int, length: int, device: GpuSize, block: ReducePlan | None = None
+) -> ReducePlan:
+    """Plan of kernels whose functor may write beside what it reads; before those for large rows, `block`."""
+    few = few_rows(problem, rows, length) or _once(problem, rows, length, device) or block
+    return few or _grid(problem, rows, length, device) or _lanes(problem, rows, length, device)
+
+
+def beside_templates(width: int) -> list[tuple[str, str]]:
+    """Kernels that `rows_beside` plans, other than `few_rows`, each with its template arguments after the functor."""
+    wholes = (True,) if width == 1 else (False, True)
+    found = [
+        (f"reduce_rows_{scope}", f"{width}, false, {flag(whole)}") for scope in ("lanes", "grid") for whole in wholes
+    ]
+    if has_once(width, light=True, paired=False):
+        found += [
+            ("reduce_rows_once", once_template(width, threads, paired=False))
+            for threads in (ONCE_THREADS, ONE_ROW_THREADS)
+        ]
+    return found
 
 
 def _template(problem: ReduceProblem, *, whole: bool, streams: bool) -> str:

@@ -194,7 +194,7 @@ def test_a_shape_has_its_kernel(shape: Shape, axes: Shape, width: int, kernel: s
 
 
 @pytest.mark.parametrize(
-    ("shape", "width"), [((128, 1024), 4), ((129, 2048), 8), ((200, 512), 2), ((5125, 32), 4), ((1200, 256), 8)]
+    ("shape", "width"), [((128, 1024), 4), ((129, 2048), 8), ((260, 1024), 2), ((5125, 32), 4), ((1200, 256), 8)]
 )
 def test_small_rows_get_lanes_while_multiprocessors_are_idle(shape: Shape, width: int) -> None:
     """Few rows are divided among more lanes until a lane has four vectors, or two of doubles or within a warp."""

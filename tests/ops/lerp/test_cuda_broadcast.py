@@ -113,9 +113,9 @@ def dtype_of(kernel: str) -> str:
         ((3, 1), (3, 136_534), None, {}, "lerp_broadcast<float, 2, 2, 2, false>"),
         ((1,), (409_601,), None, {}, "lerp_split<float, 4, false>"),
         # few elements
-        ((2, 1), (2, 3 << 16), None, {}, "lerp_broadcast<float, 1, 1, 2, false>"),
-        ((2, 1), (2, (3 << 16) + 4), None, {}, "lerp_broadcast<float, 4, 1, 2, false>"),
-        ((2, 1), (2, (3 << 16) + 1), None, {}, "lerp_split<float, 4, false>"),
+        ((2, 1), (2, 1 << 14), None, {}, "lerp_broadcast<float, 1, 1, 2, false>"),
+        ((2, 1), (2, (1 << 14) + 4), None, {}, "lerp_broadcast<float, 4, 1, 2, false>"),
+        ((2, 1), (2, (1 << 14) + 1), None, {}, "lerp_split<float, 4, false>"),
         ((2, 1), (2, 4104), None, {}, "lerp_broadcast<__nv_bfloat16, 1, 1, 2, false>"),
         ((3, 1), (3, 1), (3, 2052), {}, "lerp_broadcast<float, 1, 1, 2, true>"),
         ((1,), (1,), (2048,), {}, "lerp_broadcast<float, 1, 1, 1, true>"),
