@@ -16,22 +16,21 @@ from anyio import to_thread
 from fastapi import FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
 from fastapi.middleware.gzip import GZipMiddleware
-from fastapi.responses import JSONResponse
-from sqlalchemy.exc import SQLAlchemyError
 from starlette.exceptions import HTTPException
 
-from opgauge.harness.errors import CaseError, NothingError, StoreError
+from opgauge.harness.errors import CaseError, NothingError
 from opgauge.harness.settings import Settings
 from opgauge.harness.store import Store, queries
 from opgauge.web import assets, pages
 from opgauge.web.auth import ReadGuard
 from opgauge.web.cache import Cache, WriteSignal
+from opgauge.web.database_faults import DatabaseFaults
+from opgauge.web.error_page import error_answer
 from opgauge.web.head import HeadAsGet
 from opgauge.web.notify import follow
-from opgauge.web.observe import DATABASE_ERRORS, Observer
+from opgauge.web.observe import Observer
 from opgauge.web.reader import Reader
 from opgauge.web.scope import ProjectScope
-from opgauge.web.view import render
 from opgauge.web.waivers import mark
 
 POLICY = (
@@ -52,8 +51,6 @@ REQUESTS, REQUESTS_REMOTE = {"sqlite": 2}, 16
 contend for the interpreter, at half the cost again; a database server computes elsewhere."""
 NOTIFY_S, END_S = 15.0, 5.0
 """Interval between looks for events, and time that threads have to end, in seconds."""
-TITLES = {404: "Not found", 405: "Not allowed", 422: "Invalid request", 503: "The database does not answer"}
-"""Headings of error pages by status."""
 _log = logging.getLogger("opgauge")
 _Message = MutableMapping[str, Any]
 _Send = Callable[[_Message], Awaitable[None]]
@@ -126,6 +123,7 @@ def create_app(
     if guarded:
         app.add_middleware(ReadGuard, engine=store.engine)
     app.add_middleware(ProjectScope, reader=reader)
+    app.add_middleware(DatabaseFaults)
     app.add_middleware(SecurityHeaders)
     app.add_middleware(HeadAsGet)
     app.add_middleware(Observer)
@@ -142,37 +140,21 @@ def _add_error_pages(app: FastAPI) -> None:
     def http(request: Request, error: HTTPException) -> Response:
         is_bare = error.status_code == 404 and error.detail == HTTPStatus.NOT_FOUND.phrase
         text = f"There is nothing at {request.url.path}" if is_bare else str(error.detail)
-        return _error(request, error.status_code, text, dict(error.headers or {}))
+        return error_answer(request, error.status_code, text, dict(error.headers or {}))
 
     @app.exception_handler(RequestValidationError)
     def invalid(request: Request, error: RequestValidationError) -> Response:
         found = [f"{'.'.join(str(part) for part in one['loc'][1:])}: {one['msg']}" for one in error.errors()]
-        return _error(request, 422, "; ".join(found[:5]))
+        return error_answer(request, 422, "; ".join(found[:5]))
 
     @app.exception_handler(NothingError)
     @app.exception_handler(CaseError)
     def nothing(request: Request, error: Exception) -> Response:
-        return _error(request, 404 if isinstance(error, NothingError) else 422, str(error))
-
-    @app.exception_handler(StoreError)
-    @app.exception_handler(SQLAlchemyError)
-    def store(request: Request, error: Exception) -> Response:
-        _log.error("%s", error)
-        DATABASE_ERRORS.inc()
-        return _error(request, 503, "Try again in a moment; the log of the service says more.")
+        return error_answer(request, 404 if isinstance(error, NothingError) else 422, str(error))
 
     @app.exception_handler(Exception)
     def unforeseen(request: Request, error: Exception) -> Response:
         _log.error("%s %s", request.method, request.url.path, exc_info=error)
         # this one is answered outside of all middleware
         headers = {name.decode(): value.decode() for name, value in HEADERS}
-        return _error(request, 500, "The log of the service says more.", headers)
-
-
-def _error(request: Request, status: int, text: str, headers: dict[str, str] | None = None) -> Response:
-    """An error as a page; for the API as JSON."""
-    if "/api/" in request.url.path:
-        return JSONResponse({"detail": text}, status, headers=headers)
-    title = TITLES.get(status, "Something went wrong")
-    body = render("error.html", request, title=title, text=text, status=status)
-    return Response(body.encode("utf-8", "replace"), status, media_type="text/html", headers=headers)
+        return error_answer(request, 500, "The log of the service says more.", headers)

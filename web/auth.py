@@ -23,7 +23,7 @@ from sqlalchemy.exc import SQLAlchemyError
 from opgauge.harness.scope import Scope
 from opgauge.harness.store.audit import add_audit
 from opgauge.harness.store.tokens import Token, find_token, note_use
-from opgauge.web.observe import note_token, request_id
+from opgauge.web.observe import log, note_token, request_id
 from opgauge.web.rate import RateLimits
 from opgauge.web.scope import select_project
 
@@ -87,8 +87,8 @@ def audit(request: Request, actor: str, action: str, subject: str, detail: str =
     engine: Engine = request.app.state.store.engine
     try:
         add_audit(engine, actor, action, subject, detail, address=address_of(request), request=request_id())
-    except SQLAlchemyError:
-        return
+    except SQLAlchemyError as error:
+        log.warning("an entry of the audit log was lost", actor=actor, action=action, subject=subject, fault=str(error))
 
 
 def address_of(request: Request) -> str:

@@ -79,7 +79,10 @@ def figure_of(name: str, request: Request, figure_name: str, values: Mapping[str
 
 
 def render(name: str, request: Request, **values: Any) -> str:
-    """Render a template; `link` in it is the address of this page with some parameters changed."""
+    """Render a template; `link` in it is the address of this page with some parameters changed.
+
+    Commits and projects are read from the database unless they are given.
+    """
     root = str(request.scope.get("root_path", ""))
     path = request.url.path.removeprefix(root) or "/"
 
@@ -97,11 +100,11 @@ def render(name: str, request: Request, **values: Any) -> str:
         "figure": linked_figure,
         "home": f"{home}/",
         "path": path,
-        "commits": commits_of(request),
-        "projects": projects_of(request),
         "project": project_of(request),
         "has_cluster": bool(request.app.state.settings.scheduler),
     }
+    if "projects" not in values:
+        shared |= {"commits": commits_of(request), "projects": projects_of(request)}
     return below(root, templates().get_template(name).render({**shared, **values}))
 
 

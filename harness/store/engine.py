@@ -6,7 +6,7 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from sqlite3 import SQLITE_FULL
+from sqlite3 import SQLITE_FULL, SQLITE_READONLY
 from typing import Any
 from urllib.parse import quote
 
@@ -20,8 +20,8 @@ from opgauge.harness.errors import StoreError
 _JSON: dict[str, Any] = {"json_serializer": json_text.write, "json_deserializer": json_text.read}
 BUSY_MS = 10_000
 """Milliseconds to wait for another writer."""
-PRIMARY, POSTGRESQL_FULL = 0xFF, "53100"
-"""Bits of SQLite's code of an error without its details, and PostgreSQL's code of a full disk."""
+PRIMARY, POSTGRESQL_FULL, POSTGRESQL_READ_ONLY = 0xFF, "53100", "25006"
+"""Bits of SQLite's code of an error without its details; PostgreSQL's codes of a full disk and of no writing."""
 PRAGMAS = (
     f"busy_timeout={BUSY_MS}",
     "journal_mode=WAL",
@@ -83,8 +83,17 @@ def explained(url: str) -> Iterator[None]:
 
 def is_full(error: DatabaseError) -> bool:
     """Whether a database could not write as its disk, or its largest size, is full."""
+    return _has_code(error, SQLITE_FULL, POSTGRESQL_FULL)
+
+
+def is_read_only(error: DatabaseError) -> bool:
+    """Whether a database was asked to write that is open for reading only."""
+    return _has_code(error, SQLITE_READONLY, POSTGRESQL_READ_ONLY)
+
+
+def _has_code(error: DatabaseError, sqlite: int, postgresql: str) -> bool:
     code: int = getattr(error.orig, "sqlite_errorcode", 0)
-    return code & PRIMARY == SQLITE_FULL or getattr(error.orig, "sqlstate", "") == POSTGRESQL_FULL
+    return code & PRIMARY == sqlite or getattr(error.orig, "sqlstate", "") == postgresql
 
 
 def _shown(url: str) -> str:

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from html import unescape
+from typing import Any
 
 from fastapi import FastAPI
+from fastapi.routing import APIRoute
 from fastapi.testclient import TestClient
 
 from opgauge.web.reader import Reader
@@ -31,6 +34,15 @@ def reader_of(client: TestClient) -> Reader:
     assert isinstance(app, FastAPI)
     found: Reader = app.state.reader
     return found
+
+
+def routes_of(router: Any, root: str = "") -> Iterator[tuple[str, str]]:
+    """Method and path of every route of an app, also of routers that it includes."""
+    for route in router.routes:
+        if isinstance(route, APIRoute):
+            yield from ((method, root + route.path) for method in route.methods or ())
+        elif hasattr(route, "original_router"):
+            yield from routes_of(route.original_router, root + route.include_context.prefix)
 
 
 def case_id(client: TestClient, name: str) -> str:

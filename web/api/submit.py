@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import gzip
 import hashlib
-import logging
 from collections.abc import Callable, Iterator, Sequence
 from typing import Annotated
 
@@ -16,7 +15,6 @@ from anyio import CapacityLimiter, to_thread
 from anyio.lowlevel import RunVar
 from fastapi import APIRouter, Depends, HTTPException, Path, Request, Response
 from sqlalchemy import Engine
-from sqlalchemy.exc import OperationalError
 
 from opgauge.harness.counting import counted
 from opgauge.harness.errors import HarnessError
@@ -24,14 +22,13 @@ from opgauge.harness.result.submission import FORMAT, STATUSES, Submission, join
 from opgauge.harness.scope import Scope
 from opgauge.harness.store import bulk
 from opgauge.harness.store.bulk import Entered, FullError, OtherRunError, PartError, SubmissionPart
-from opgauge.harness.store.engine import is_full
 from opgauge.harness.store.tokens import Token
 from opgauge.web.api.answer import MOST, Limit, Offset, json_answer, problems
 from opgauge.web.api.models import PartPage, SubmittedModel
 from opgauge.web.auth import audit, check_project, require
 from opgauge.web.body import Body, body_of, unpack
+from opgauge.web.database_faults import RETRY
 from opgauge.web.deps import StoreOf
-from opgauge.web.observe import DATABASE_ERRORS
 
 router = APIRouter(tags=["submissions"])
 PARTS = 1000
@@ -40,9 +37,6 @@ RUN_BYTES = 256 << 20
 FINISH_BYTES = 1 << 10
 SUBMISSIONS = 2
 """Bodies that are parsed at the same time; each may need some hundred megabytes."""
-RETRY = {"Retry-After": "5"}
-"""Header of an answer that asks the sender to try again."""
-_log = logging.getLogger("opgauge")
 _readers: RunVar[CapacityLimiter] = RunVar("readers")
 
 Submitter = Annotated[Token, Depends(require(Scope.SUBMIT))]
@@ -135,7 +129,7 @@ async def finish_run(request: Request, token: Submitter, run_id: NewRunId) -> Re
         return await _apart(lambda: _join(request, token, run_id, body))
 
 
-@router.delete("/runs/{run_id}/parts", status_code=204, responses=problems(401, 403, 422, 429))
+@router.delete("/runs/{run_id}/parts", status_code=204, responses=problems(401, 403, 422, 429, 503, 507))
 def drop_parts(store: StoreOf, token: Submitter, run_id: NewRunId) -> Response:
     """Drop the parts of a run that is not complete."""
     _check_owner(token, bulk.list_parts(store.engine, run_id))
@@ -238,9 +232,3 @@ def _explained(work: Callable[[], Response]) -> Response:
         raise HTTPException(503, str(error), RETRY) from error
     except HarnessError as error:
         raise HTTPException(422, str(error)[:1000]) from error
-    except OperationalError as error:
-        DATABASE_ERRORS.inc()
-        _log.error("a submission failed: %s", error.orig)
-        if is_full(error):
-            raise HTTPException(507, "the disk of the database is full: nothing of this request was stored") from error
-        raise HTTPException(503, "the database is busy: try again", RETRY) from error
