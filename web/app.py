@@ -10,6 +10,7 @@ from http import HTTPStatus
 from importlib.util import find_spec
 from pathlib import Path
 from threading import Event, Thread
+from time import monotonic
 from typing import Any
 
 from anyio import to_thread
@@ -49,8 +50,8 @@ HEADERS = (
 REQUESTS, REQUESTS_REMOTE = {"sqlite": 2}, 16
 """Requests that are processed at the same time. Queries of SQLite run in this process, so further threads would only
 contend for the interpreter, at half the cost again; a database server computes elsewhere."""
-NOTIFY_S, END_S = 15.0, 5.0
-"""Interval between looks for events, and time that threads have to end, in seconds."""
+NOTIFY_S, END_S = 15.0, 2.0
+"""Interval between looks for events, and time that all threads have to end, in seconds."""
 _log = logging.getLogger("opgauge")
 _Message = MutableMapping[str, Any]
 _Send = Callable[[_Message], Awaitable[None]]
@@ -107,8 +108,9 @@ def create_app(
         yield
         cache.stop()
         stop.set()
+        ends = monotonic() + END_S
         for thread in threads if lag_s else ():
-            thread.join(END_S)
+            thread.join(max(0.0, ends - monotonic()))
         store.close()
 
     app = FastAPI(title="opgauge", docs_url=None, redoc_url=None, openapi_url="/api/v1/openapi.json", lifespan=lifespan)

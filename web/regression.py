@@ -70,7 +70,20 @@ class Regression:
     @property
     def key(self) -> str:
         """For addresses: the series, the kind and the first bad run."""
-        text = f"{self.case.case_id} {self.implementation} {self.device.slug} {self.kind} {self.run.id}"
+        return self._key_from(self.run)
+
+    def keys(self, recent: Recent) -> list[str]:
+        """Its key, and those it had or will have: more runs move the beginning, by less than two steps lie apart."""
+        if self.kind != "slower":
+            return [self.key]
+        levels = recent.series.get((self.case.case_id, self.implementation, self.device.slug), [])
+        runs = [level.run for level, _ in timed(levels)]
+        place = next((place for place, run in enumerate(runs) if run.key == self.run.key), 0)
+        others = runs[max(0, place - EDGE + 1) : place + EDGE]
+        return [self.key, *(key for key in map(self._key_from, others) if key != self.key)]
+
+    def _key_from(self, run: RunInfo) -> str:
+        text = f"{self.case.case_id} {self.implementation} {self.device.slug} {self.kind} {run.id}"
         return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 

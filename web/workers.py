@@ -49,6 +49,7 @@ class WorkerSettings:
     writes: str
     turns: str
     metrics: str
+    base_url: str
 
 
 class ConnectionSharing:
@@ -87,10 +88,12 @@ def serve_by(
     port: int,
     trusted: frozenset[str] = frozenset(),
     root_path: str = "",
+    base_url: str = "",
 ) -> None:
     """Serve with this number of processes until a signal ends it.
 
     trusted: addresses of proxies whose X-Forwarded headers count. root_path: path below which a proxy serves this.
+    base_url: address by which others reach it, for links in notifications.
     """
     raise_file_limit()
     configure_logs()
@@ -105,15 +108,15 @@ def serve_by(
         "forwarded_allow_ips": ",".join(sorted(trusted)) or None,
     }
     if workers == 1:
-        app = create_app(settings, lag_s=lag_s, guarded=guarded, waivers=waivers)
+        app = create_app(settings, lag_s=lag_s, guarded=guarded, waivers=waivers, base_url=base_url)
         uvicorn.run(_preloaded(app), **options)
         return
     with TemporaryDirectory(prefix="opgauge-") as folder:
         writes, turns, metrics = (Path(folder) / name for name in ("writes", "turns", "metrics"))
         writes.touch()
         metrics.mkdir()
-        files = {"writes": str(writes), "turns": str(turns), "metrics": str(metrics)}
-        given = WorkerSettings(settings.database, lag_s, guarded, str(waivers), os.getpid(), tuple(trusted), **files)
+        rest = {"writes": str(writes), "turns": str(turns), "metrics": str(metrics), "base_url": base_url}
+        given = WorkerSettings(settings.database, lag_s, guarded, str(waivers), os.getpid(), tuple(trusted), **rest)
         tell_workers(json.dumps(asdict(given)), metrics)
         config = uvicorn.Config(
             "opgauge.web.workers:worker",
@@ -149,6 +152,7 @@ def worker() -> FastAPI:
         guarded=given.guarded,
         waivers=Path(given.waivers),
         writes=WriteSignal(Path(given.writes)),
+        base_url=given.base_url,
     )
     WRITER.share(Path(given.turns))
     app.add_middleware(ConnectionSharing)

@@ -34,6 +34,9 @@ def serve(
     root_path: Annotated[
         str, typer.Option("--root-path", help="Path below which a proxy serves this, for example /opgauge.")
     ] = "",
+    public_url: Annotated[
+        str, typer.Option("--public-url", help="Address by which others reach this; links in notifications need it.")
+    ] = "",
     trusted_proxy: Annotated[
         list[str] | None,
         typer.Option("--trusted-proxy", help="Address of a proxy whose X-Forwarded headers count; repeatable."),
@@ -73,6 +76,7 @@ def serve(
         port=port,
         trusted=frozenset(trusted_proxy or ()),
         root_path="/" + root_path.strip("/") if root_path.strip("/") else "",
+        base_url=public_url.rstrip("/"),
     )
 
 

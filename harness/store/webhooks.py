@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import secrets
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
@@ -72,8 +72,7 @@ def add_webhook(engine: Engine, name: str, url: str, *, project: str, form: Form
     if not _NAME.fullmatch(name):
         msg = f"a webhook's name has letters, digits, dots, dashes and underscores, at most 64: not {name!r}"
         raise StoreError(msg)
-    parts = urlsplit(url)
-    if parts.scheme not in {"http", "https"} or not parts.hostname:
+    if not _is_address(url):
         msg = f"{url!r} is not the address of a webhook; for example https://hooks.example/x"
         raise StoreError(msg)
     secret = secrets.token_hex(32)
@@ -86,6 +85,21 @@ def add_webhook(engine: Engine, name: str, url: str, *, project: str, form: Form
         msg = f"a webhook called {name} exists already"
         raise StoreError(msg) from error
     return secret
+
+
+def _is_address(url: str) -> bool:
+    """Whether messages can be sent there at all: by HTTP, to a host, to a port that exists."""
+    try:
+        parts = urlsplit(url)
+        return (
+            parts.scheme in {"http", "https"}
+            and bool(parts.hostname)
+            and parts.port != 0
+            and url.isprintable()
+            and " " not in url
+        )
+    except ValueError:
+        return False
 
 
 def list_webhooks(engine: Engine) -> list[Webhook]:
@@ -102,11 +116,14 @@ def remove_webhook(engine: Engine, name: str) -> None:
             raise NothingError(msg)
 
 
-def queue_event(engine: Engine, webhook: Webhook, event: str, payload: Mapping[str, Any]) -> bool:
-    """Queue a message; False if this webhook had the event before."""
+def queue_event(
+    engine: Engine, webhook: Webhook, event: str, payload: Mapping[str, Any], others: Sequence[str] = ()
+) -> bool:
+    """Queue a message; False if this webhook had the event before. others: further names of the event."""
     now = datetime.now(UTC)
     values = {"webhook_id": webhook.key, "event": event[:128], "payload": dict(payload), "created": now, "due": now}
-    known = select(DeliveryRow.id).where(DeliveryRow.webhook_id == webhook.key, DeliveryRow.event == event[:128])
+    names = [name[:128] for name in (event, *others)]
+    known = select(DeliveryRow.id).where(DeliveryRow.webhook_id == webhook.key, DeliveryRow.event.in_(names))
     try:
         with engine.begin() as connection:
             if connection.execute(known).first() is not None:
@@ -117,12 +134,12 @@ def queue_event(engine: Engine, webhook: Webhook, event: str, payload: Mapping[s
     return True
 
 
-def take_due(engine: Engine, now: datetime | None = None) -> Delivery | None:
-    """The next message that is due, leased so that no other process sends it; None without one."""
+def take_due(engine: Engine, hook: Webhook, now: datetime | None = None) -> Delivery | None:
+    """The next message that is due for a webhook, leased so that no other process sends it; None without one."""
     now = now or datetime.now(UTC)
     row = DeliveryRow
-    query = select(row.id, row.webhook_id, row.event, row.payload, row.tries, row.due)
-    query = query.where(row.state == "waiting", row.due <= now).order_by(row.due).limit(1)
+    query = select(row.id, row.event, row.payload, row.tries, row.due)
+    query = query.where(row.webhook_id == hook.key, row.state == "waiting", row.due <= now).order_by(row.due).limit(1)
     with engine.begin() as connection:
         found = connection.execute(query).first()
         if found is None:
@@ -130,8 +147,7 @@ def take_due(engine: Engine, now: datetime | None = None) -> Delivery | None:
         lease = update(row).where(row.id == found.id, row.state == "waiting", row.due == found.due)
         if not connection.execute(lease.values(due=now + LEASE)).rowcount:
             return None
-        hook = connection.execute(select(WebhookRow.__table__).where(WebhookRow.id == found.webhook_id)).one()
-    return Delivery(found.id, _webhook(hook), found.event, found.payload, found.tries)
+    return Delivery(found.id, hook, found.event, found.payload, found.tries)
 
 
 def finish_delivery(engine: Engine, delivery: Delivery, fault: str = "", now: datetime | None = None) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import signal
 import socket
@@ -11,6 +12,7 @@ import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import httpx
@@ -28,6 +30,7 @@ from opgauge.harness.scope import Scope
 from opgauge.harness.settings import ROOT, Settings
 from opgauge.harness.store import Store
 from opgauge.harness.store.tokens import create_token
+from opgauge.web import workers
 from opgauge.web.app import create_app
 from opgauge.web.workers import ConnectionSharing, listen
 
@@ -51,6 +54,22 @@ def test_an_open_address_needs_tokens_or_public_read(tmp_path: Path) -> None:
     done = CliRunner().invoke(app, ["serve", "--host", "0.0.0.0", "--db", url])  # noqa: S104
     assert isinstance(done.exception, SettingsError)
     assert "token create" in str(done.exception)
+
+
+def test_the_public_address_reaches_the_notifications(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`--public-url`, in one process and in several, without its last slash."""
+    given: list[Any] = []
+    monkeypatch.setattr(workers, "create_app", lambda *_, **rest: given.append(rest["base_url"]))
+    monkeypatch.setattr(workers, "_preloaded", lambda app: app)
+    monkeypatch.setattr(uvicorn, "run", lambda *_, **__: None)
+    orders: list[str] = []
+    monkeypatch.setattr(workers, "tell_workers", lambda text, _: orders.append(text))
+    monkeypatch.setattr(workers, "listen", lambda _: socket.socket())
+    monkeypatch.setattr(workers, "Multiprocess", lambda *_, **__: SimpleNamespace(run=lambda: None))
+    for count in ("1", "2"):
+        options = ["--workers", count, "--public-url", "https://o.example/tools/", "--db", f"sqlite:///{tmp_path}/x.db"]
+        assert CliRunner().invoke(app, ["serve", *options]).exit_code == 0
+    assert [*given, json.loads(orders[0])["base_url"]] == ["https://o.example/tools"] * 2
 
 
 def test_a_guarded_service_shows_nothing_without_a_token(tmp_path: Path) -> None:

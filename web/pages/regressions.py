@@ -152,9 +152,14 @@ def _own(request: Request, found: Regression) -> str:
 
 
 def _find(reader: Reader, key: str) -> Regression:
-    for one in known_regressions(reader):
-        if one.key == key:
-            return one
+    """The regression with a key, else one that had it before more runs moved its beginning; 404 without one."""
+    everything, recent = known_regressions(reader), reader.recent()
+    for found in (
+        [one for one in everything if one.key == key],
+        [one for one in everything if key in one.keys(recent)],
+    ):
+        if found:
+            return found[0]
     raise HTTPException(404, "no such regression in the recent runs")
 
 
