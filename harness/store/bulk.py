@@ -20,7 +20,7 @@ from opgauge.harness.errors import StoreError
 from opgauge.harness.result.record_json import to_json
 from opgauge.harness.result.result import Result
 from opgauge.harness.result.submission import Submission
-from opgauge.harness.store.result_rows import packed_samples, result_values
+from opgauge.harness.store.result_rows import has_samples, packed_samples, result_values
 from opgauge.harness.store.run_columns import run_columns
 from opgauge.harness.store.store import case_entry
 from opgauge.harness.store.tables import CaseRow, CeilingRow, DeletionRow, PartRow, ResultRow, RunRow, SampleRow
@@ -282,7 +282,7 @@ def _enter_results(
     samples = [
         {"result_id": keys[tuple(row[name] for name in _UNIQUE)], **packed_samples(result.measurement)}
         for row, result in zip(rows, results, strict=True)
-        if result.measurement is not None
+        if result.measurement is not None and has_samples(result)
     ]
     if samples:
         connection.execute(insert(SampleRow), samples)

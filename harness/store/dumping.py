@@ -21,7 +21,7 @@ SAMPLES_OF = ("samples_ns", "cpu_ns", "clock_mhz")
 _RUN = RESULT.run_id == bindparam("run")
 _RESULTS = (
     select(RESULT.implementation, RESULT.backend, RESULT.device, RESULT.case_key, cast(RESULT.data, Text))
-    .add_columns(*(SAMPLE[name] for name in SAMPLES_OF))
+    .add_columns(RESULT.median_ns, *(SAMPLE[name] for name in SAMPLES_OF))
     .select_from(ResultRow.__table__.outerjoin(SampleRow.__table__, SAMPLE.result_id == RESULT.id))
     .where(_RUN)
     .order_by(RESULT.id)
@@ -52,14 +52,21 @@ def dump_run(engine: Engine, run_key: int, head: str) -> str:
         }
         rows = connection.execute(_RESULTS, {"run": run_key}).all()
     trials: dict[tuple[str, ...], str] = {}
-    samples = _samples([row[-len(SAMPLES_OF) :] for row in rows])
+    packed_of = [_kept(*row[-1 - len(SAMPLES_OF) :]) for row in rows]
     found = []
-    for row, lists in zip(rows, samples, strict=True):
-        implementation, backend, device, case_key, text, *packed = row
+    for row, packed, lists in zip(rows, packed_of, _samples(packed_of), strict=True):
+        implementation, backend, device, case_key, text = row[: -1 - len(SAMPLES_OF)]
         names = (implementation, backend, device)
         trial = trials.get(names) or trials.setdefault(names, _trial(names))
         found.append(f"{cases[case_key]},{trial},{_body(text, lists) or _rewritten(text, packed)}")
     return f"{head.removesuffix(']}')}{','.join(found)}]}}"
+
+
+def _kept(median_ns: float | None, times: bytes | None, *others: bytes | None) -> list[bytes | None]:
+    """Raw samples of a result; the median is the only one where they were dropped."""
+    if times is None and median_ns is not None:
+        return [array("d", [median_ns]).tobytes(), b"", b""]
+    return [times, *others]
 
 
 def _trial(names: Sequence[str]) -> str:

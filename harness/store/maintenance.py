@@ -9,12 +9,12 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import cast
 
-from sqlalchemy import Engine, delete, select
+from sqlalchemy import Engine, delete, insert, select
 
 from opgauge.harness.errors import StoreError
 from opgauge.harness.settings import program_environment
 from opgauge.harness.store.projects import find_project, list_projects
-from opgauge.harness.store.tables import ResultRow, RunRow, SampleRow
+from opgauge.harness.store.tables import DeletionRow, ResultRow, RunRow, SampleRow
 
 CHUNK = 2000
 """Results of one deletion."""
@@ -92,5 +92,8 @@ def _drop_samples(engine: Engine, project: str, until: datetime) -> int:
         # one run at a time, so that no writer waits for long
         with engine.begin() as connection:
             results = select(ResultRow.id).where(ResultRow.run_id == run)
-            dropped += connection.execute(delete(SampleRow).where(SampleRow.result_id.in_(results))).rowcount
+            count = connection.execute(delete(SampleRow).where(SampleRow.result_id.in_(results))).rowcount
+            if count:
+                connection.execute(insert(DeletionRow).values(created=datetime.now(UTC), run=""))
+            dropped += count
     return dropped

@@ -123,7 +123,7 @@ _CEILINGS = select(CEILING.run_id, CEILING.device, CEILING.data).where(CEILING.r
 
 
 def data_version(engine: Engine) -> tuple[int | None, ...]:
-    """A value that changes whenever runs, results, acknowledgements, commits or self-tests change."""
+    """A value that changes whenever runs, results, samples, acknowledgements, commits or self-tests change."""
     running = select(func.count()).where(RunRow.status == "running").scalar_subquery()
     counts = [select(func.count()).select_from(row).scalar_subquery() for row in (RunRow, ProjectRow)]
     withdrawn = select(func.count(AcknowledgementRow.withdrawn)).scalar_subquery()
@@ -136,7 +136,7 @@ def data_version(engine: Engine) -> tuple[int | None, ...]:
 def last_deletion(engine: Engine) -> int:
     """Number of the last deletion of a run; 0 if none was deleted."""
     with engine.connect() as connection:
-        return connection.execute(select(func.max(DeletionRow.id))).scalar() or 0
+        return connection.execute(select(func.max(DeletionRow.id)).where(DeletionRow.run != "")).scalar() or 0
 
 
 def count_statuses(engine: Engine, run_keys: Collection[int]) -> dict[int, dict[str, int]]:

@@ -32,7 +32,7 @@ def result_values(result: Result) -> dict[str, Any]:
     data["extra"].pop("quantiles_ns", None)
     low_ns = high_ns = None
     if measurement is not None:
-        quantiles = _quantiles(measurement.samples_ns)
+        quantiles = _known_quantiles(result) or _quantiles(measurement.samples_ns)
         data["quantiles_ns"] = list(quantiles)
         low_ns, high_ns = quantiles[1:3]
     return {
@@ -51,6 +51,11 @@ def result_values(result: Result) -> dict[str, Any]:
     }
 
 
+def has_samples(result: Result) -> bool:
+    """Whether a result has its raw samples: where they were dropped it has the median and what was known of them."""
+    return result.measurement is not None and _known_quantiles(result) is None
+
+
 def packed_samples(measurement: Measurement) -> dict[str, bytes]:
     """Raw samples as the columns of `SampleRow`."""
     return {name: array("d", getattr(measurement, name)).tobytes() for name in SAMPLES}
@@ -61,6 +66,24 @@ def _quantiles(samples: tuple[float, ...]) -> tuple[float, float, float, int]:
     ordered = sorted(samples)
     last = len(ordered) - 1
     return ordered[0], ordered[last // 4], ordered[-(last // 4) - 1], len(ordered)
+
+
+def _known_quantiles(result: Result) -> tuple[float, float, float, int] | None:
+    """Minimum, quartiles and count of samples that were dropped; None for a result that has its samples."""
+    given, measurement = result.extra.get("quantiles_ns"), result.measurement
+    if (
+        measurement is None
+        or len(measurement.samples_ns) != 1
+        or not isinstance(given, list | tuple)
+        or len(given) != 4
+    ):
+        return None
+    *times, count = given
+    if type(count) is not int or count < 2 or not all(type(time) in {int, float} for time in times):
+        return None
+    least, low, high = map(float, times)
+    is_ordered = 0 < least <= low <= measurement.median_ns <= high < float("inf")
+    return (least, low, high, count) if is_ordered else None
 
 
 def result_of(row: ResultRow, case: Case, raw: Mapping[str, tuple[float, ...]] | None) -> Result:

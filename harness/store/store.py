@@ -26,7 +26,7 @@ from opgauge.harness.result.result import Environment, Profile, Result, Status, 
 from opgauge.harness.run.runner import Finished
 from opgauge.harness.store.abandoned import mark_abandoned, with_process, without_process
 from opgauge.harness.store.engine import explained, make_engine
-from opgauge.harness.store.result_rows import SAMPLES, packed_samples, result_of, result_values, unpack
+from opgauge.harness.store.result_rows import SAMPLES, has_samples, packed_samples, result_of, result_values, unpack
 from opgauge.harness.store.run_columns import run_columns
 from opgauge.harness.store.schema import prepare, upgrade
 from opgauge.harness.store.tables import CaseRow, CeilingRow, ResultRow, RunRow, SampleRow
@@ -179,7 +179,7 @@ class Store:
             row = ResultRow(run_id=key, case_key=case_key, **result_values(result))
             session.add(row)
             session.flush()
-            if result.measurement is not None:
+            if result.measurement is not None and has_samples(result):
                 session.add(SampleRow(result_id=row.id, **packed_samples(result.measurement)))
 
     def add_profile(self, run: str, trial: Trial, profile: Profile) -> None:

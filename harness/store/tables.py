@@ -91,7 +91,7 @@ class RunRow(Table):
 
 
 class DeletionRow(Table):
-    """A run that was deleted, or replaced by its continuation.
+    """A run that was deleted, or replaced by its continuation; without a name, one whose raw samples were dropped.
 
     Readers that cache rows by number forget them: SQLite reuses numbers of deleted rows.
     """

@@ -2,19 +2,26 @@
 
 from __future__ import annotations
 
+import json
 import shutil
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
-from sqlalchemy import update
+from sqlalchemy import func, select, update
 
 from opgauge.harness.errors import StoreError
-from opgauge.harness.result.result import Environment
-from opgauge.harness.store import Store
+from opgauge.harness.report.export import whole_run
+from opgauge.harness.result.result import Environment, Measurement
+from opgauge.harness.result.submission import read_submission
+from opgauge.harness.store import Store, run_queries
+from opgauge.harness.store.bulk import add_run
+from opgauge.harness.store.dumping import dump_run
 from opgauge.harness.store.maintenance import back_up, prune_samples
 from opgauge.harness.store.projects import ProjectSettings, save_project
-from opgauge.harness.store.tables import RunRow
+from opgauge.harness.store.result_rows import has_samples, result_values
+from opgauge.harness.store.tables import ResultRow, RunRow, SampleRow
 from tests.databases import SERVER, database
 from tests.harness.test_store import a_result
 
@@ -60,3 +67,49 @@ def test_old_samples_are_pruned_and_summaries_stay(tmp_path: Path) -> None:
         assert {key: store.results(run) for key, run in runs.items()} == before
         kept = store.results(runs["a", 1], samples=True)[0].measurement
         assert kept == a_result().measurement
+
+
+def test_a_run_without_raw_samples_moves_whole(tmp_path: Path) -> None:
+    """Exported, dumped and stored elsewhere: median, quartiles and number of samples are those that were measured."""
+    times = (4.0, 1.0, 9.0, 2.0, 3.0, 7.0, 5.0, 6.0)
+    measured = replace(a_result(), measurement=Measurement(times, "events", 1))
+    with database(tmp_path) as url, Store.open(url) as store:
+        run = store.begin_run(Environment({"cpu.model": "test"}, {}))
+        store.add_result(run, measured)
+        store.finish_run(run)
+        before = store.results(run)
+        assert prune_samples(store.engine, timedelta(0)) == {"": 1}
+        found = store.find_run(run)
+        whole = whole_run(found, store.results(run, samples=True), {})
+        (info,) = run_queries.find_runs(store.engine, run)
+        dumped = dump_run(store.engine, info.key, json.dumps({**whole, "results": []}, separators=(",", ":")))
+        assert json.loads(dumped) == json.loads(json.dumps(whole))
+        with database(tmp_path) as other, Store.open(other) as copy:
+            add_run(copy.engine, read_submission(json.loads(dumped)))
+            assert copy.results(run) == before
+            # not even the median is taken for a raw sample
+            assert copy.results(run, samples=True) == before
+            with copy.engine.connect() as connection:
+                assert connection.execute(select(func.count()).select_from(SampleRow)).scalar() == 0
+                row = connection.execute(select(ResultRow.low_ns, ResultRow.median_ns, ResultRow.high_ns)).one()
+            assert tuple(row) == (2.0, 4.5, 7.0)
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        [1.0, 2.0, 3.0, 1],
+        [1.0, 2.0, 3.0, True],
+        [1.0, 6.0, 7.0, 9],
+        [2.0, 1.0, 7.0, 9],
+        [0, 1.0, 7.0, 9],
+        ["1", 2, 3, 4],
+    ],
+)
+def test_quartiles_that_contradict_the_median_are_not_believed(given: list[object]) -> None:
+    """What a sender calls the quartiles of dropped samples must fit; otherwise they are those of what it sent."""
+    one = replace(a_result(), measurement=Measurement((4.5,), "events", 1), extra={"quantiles_ns": given})
+    assert result_values(one)["data"]["quantiles_ns"] == [4.5, 4.5, 4.5, 1]
+    assert has_samples(one)
+    many = replace(one, measurement=Measurement((4.0, 5.0), "events", 1), extra={"quantiles_ns": [1.0, 2.0, 7.0, 9]})
+    assert result_values(many)["data"]["quantiles_ns"] == [4.0, 4.0, 5.0, 2]

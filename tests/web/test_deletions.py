@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import uuid
 from copy import deepcopy
+from datetime import timedelta
 from typing import Any
 
 from fastapi.testclient import TestClient
 
 from opgauge.harness.settings import Settings
 from opgauge.harness.store.deleting import delete_runs
+from opgauge.harness.store.maintenance import prune_samples
 from opgauge.web.app import create_app
+from tests.web.reading_pages import case_id
 from tests.web.submissions import a_run, bearer, put, store_of
 
 
@@ -61,3 +64,15 @@ def test_a_continued_run_is_shown_whole(empty_copy: TestClient) -> None:
     put(empty_copy, whole, headers)
     expect_pages_of_a_fresh_service(empty_copy, whole)
     assert "interrupted" not in empty_copy.get(f"/runs/{whole['run']['id']}").text.partition("<main")[2]
+
+
+def test_dropped_samples_are_shown_no_more(writable: TestClient) -> None:
+    """A page that has drawn them draws them no longer; the table of the same page stays as it was."""
+    address = f"/cases/{case_id(writable, 'rows-256')}"
+    before = writable.get(address).text
+    assert "Raw samples by process" in before
+    prune_samples(store_of(writable).engine, timedelta(0))
+    after = writable.get(address).text
+    assert "Raw samples by process" not in after
+    tables = [page.partition("<tbody>")[2].partition("</table>")[0] for page in (before, after)]
+    assert tables[0] == tables[1]
