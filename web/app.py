@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable, MutableMapping
+from collections.abc import AsyncIterator, Awaitable, Callable, MutableMapping, Sequence
 from contextlib import asynccontextmanager
 from http import HTTPStatus
 from importlib.util import find_spec
@@ -31,7 +31,7 @@ from opgauge.web.head import HeadAsGet
 from opgauge.web.notify import follow
 from opgauge.web.observe import Observer
 from opgauge.web.reader import Reader
-from opgauge.web.scope import ProjectScope
+from opgauge.web.scope import LatestProject, ProjectScope
 from opgauge.web.waivers import mark
 
 POLICY = (
@@ -108,9 +108,7 @@ def create_app(
         yield
         cache.stop()
         stop.set()
-        ends = monotonic() + END_S
-        for thread in threads if lag_s else ():
-            thread.join(max(0.0, ends - monotonic()))
+        _join(threads if lag_s else [])
         store.close()
 
     app = FastAPI(title="opgauge", docs_url=None, redoc_url=None, openapi_url="/api/v1/openapi.json", lifespan=lifespan)
@@ -122,9 +120,10 @@ def create_app(
     reader = Reader(store, cache, waivers)
     app.state.cache, app.state.reader = cache, reader
     app.add_middleware(GZipMiddleware, minimum_size=1024, compresslevel=4)
+    app.add_middleware(LatestProject, reader=reader)
     if guarded:
         app.add_middleware(ReadGuard, engine=store.engine)
-    app.add_middleware(ProjectScope, reader=reader)
+    app.add_middleware(ProjectScope)
     app.add_middleware(DatabaseFaults)
     app.add_middleware(SecurityHeaders)
     app.add_middleware(HeadAsGet)
@@ -135,6 +134,13 @@ def create_app(
         app.include_router(importlib.import_module("opgauge.web.api").router)
     _add_error_pages(app)
     return app
+
+
+def _join(threads: Sequence[Thread]) -> None:
+    """Wait `END_S` for all of them together; whatever they do then ends with the process."""
+    ends = monotonic() + END_S
+    for thread in threads:
+        thread.join(max(0.0, ends - monotonic()))
 
 
 def _add_error_pages(app: FastAPI) -> None:

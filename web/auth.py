@@ -129,7 +129,7 @@ class ReadGuard:
         token = check_token(self._engine, self._limits, address, secret)
         note_token(token.name)
         scope.setdefault("state", {})["token"] = token
-        if token.project is not None and scope["method"] == "GET":
+        if token.project is not None:
             selected = scope.get("project")
             check_project(token, token.project if selected is None else selected)
             if selected is None:

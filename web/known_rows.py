@@ -19,15 +19,15 @@ GENERATIONS = 2
 
 
 class ResultNames:
-    """Implementations and devices that results have, read once and then extended."""
+    """Implementations, devices and projects that results have, read once and then extended."""
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
         self._lock = Lock()
         self._seen = 0
-        self._names: set[tuple[str, str]] = set()
+        self._names: set[tuple[str, str, str]] = set()
 
-    def advance(self) -> frozenset[tuple[str, str]]:
+    def advance(self) -> frozenset[tuple[str, str, str]]:
         """All of them, after reading those of results stored since the last call."""
         with self._lock:
             found, self._seen = listing.list_names(self._engine, self._seen)

@@ -125,8 +125,9 @@ class Reader:
         return self.project if self.project is not None else next((name for name, _, _ in self.projects()), "")
 
     def result_names(self) -> frozenset[tuple[str, str]]:
-        """Implementations with their devices, of all results."""
-        return self._shared.get("result names", self._rows.names.advance)
+        """Implementations with their devices, of all results of the project."""
+        found = self._shared.get("result names", self._rows.names.advance)
+        return frozenset((made, device) for made, device, name in found if self.project in {None, name})
 
     def runs(self) -> list[RunInfo]:
         """All runs of the project, latest first."""

@@ -30,9 +30,8 @@ _Send = Callable[[_Message], Awaitable[None]]
 class ProjectScope:
     """Middleware that reads the project of a request from its path into `scope["project"]`."""
 
-    def __init__(self, app: Callable[..., Awaitable[None]], reader: Reader) -> None:
+    def __init__(self, app: Callable[..., Awaitable[None]]) -> None:
         self.app = app
-        self._reader = reader
 
     async def __call__(self, scope: _Message, receive: Callable[[], Awaitable[_Message]], send: _Send) -> None:
         """ASGI."""
@@ -40,7 +39,6 @@ class ProjectScope:
             await self.app(scope, receive, send)
             return
         root = scope.get("root_path", "")
-        path = scope["path"].removeprefix(root)
         # as it was sent: a name may have a slash, which is quoted in addresses
         raw = (scope.get("raw_path") or quote(scope["path"]).encode()).decode("latin-1").partition("?")[0]
         found = _PREFIX.fullmatch(raw.removeprefix(root))
@@ -51,7 +49,21 @@ class ProjectScope:
             scope.update(
                 project="" if name == UNNAMED else name, root_path=inner, path=inner + unquote(found[2] or "/")
             )
-        elif scope["method"] == "GET" and path.startswith(_OWN):
+        await self.app(scope, receive, send)
+
+
+class LatestProject:
+    """Middleware that leads a page of one project, asked for without it, to the project that was measured last."""
+
+    def __init__(self, app: Callable[..., Awaitable[None]], reader: Reader) -> None:
+        self.app = app
+        self._reader = reader
+
+    async def __call__(self, scope: _Message, receive: Callable[[], Awaitable[_Message]], send: _Send) -> None:
+        """ASGI."""
+        root = scope.get("root_path", "")
+        path = scope["path"].removeprefix(root) if scope["type"] == "http" else ""
+        if path.startswith(_OWN) and scope["method"] == "GET" and scope.get("project") is None:
             several = await run_in_threadpool(self._reader.projects)
             if len(several) > 1:
                 query = scope.get("query_string", b"").decode("latin-1")
@@ -84,3 +96,9 @@ def reader_for(request: Request) -> Reader:
     reader: Reader = request.app.state.reader
     project: str | None = request.scope.get("project")
     return reader if project is None else reader.of_project(project)
+
+
+def is_of_one_project(scope: _Message) -> bool:
+    """Whether the request's token reads one project only: it is told of no other."""
+    token = scope.get("state", {}).get("token")
+    return token is not None and token.project is not None

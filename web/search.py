@@ -34,14 +34,14 @@ class Hit:
     text: str = field(repr=False)
 
 
-def search(reader: Reader, wanted: str, most: int) -> dict[str, list[Hit]]:
+def search(reader: Reader, wanted: str, most: int, kinds: Sequence[str] = KINDS) -> dict[str, list[Hit]]:
     """At most `most` entries of each kind that have every word of `wanted`, the best first; no kind without any."""
     words = wanted.lower().split()
     if not words:
         return {}
     index: Mapping[str, Sequence[Hit]] = reader.cache.get("search", lambda: _index(reader))
     found = {}
-    for kind in KINDS:
+    for kind in kinds:
         hits = [hit for hit in index.get(kind, ()) if all(word in hit.text for word in words)]
         if hits:
             found[kind] = sorted(hits, key=lambda hit: _rank(hit, words[0]))[:most]

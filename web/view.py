@@ -21,7 +21,7 @@ from opgauge.web.cache import Cache
 from opgauge.web.charts import slot
 from opgauge.web.commits import CommitBook, known_commits
 from opgauge.web.figure_csv import figure_csv
-from opgauge.web.scope import reader_for
+from opgauge.web.scope import is_of_one_project, reader_for
 
 TEMPLATES = Path(__file__).parent / "templates"
 PAGE = 50
@@ -125,8 +125,10 @@ def project_of(request: Request) -> str | None:
 
 
 def projects_of(request: Request) -> list[str]:
-    """Projects that have runs, for the menu; none where a page is rendered without data."""
+    """Projects that have runs, for the menu; none for who reads one only, or where a page is rendered without data."""
     state = request.app.state
+    if is_of_one_project(request.scope):
+        return []
     return [name for name, _, _ in state.reader.projects()] if hasattr(state, "reader") else []
 
 
@@ -146,7 +148,7 @@ def page(request: Request, cache: Cache, name: str, make: Callable[[], Mapping[s
 
 def cached_response(request: Request, cache: Cache, media_type: str, make: Callable[[], bytes]) -> Response:
     """The answer at this address, compressed and cached for as long as the data stay the same."""
-    key = ("page", request.url.path, request.url.query)
+    key = ("page", is_of_one_project(request.scope), request.url.path, request.url.query)
     zipped, tag = cache.get(key, lambda: _compressed(make()))
     headers = {"ETag": tag, "Cache-Control": "no-cache", "Vary": "Accept-Encoding"}
     if request.headers.get("if-none-match") == tag:

@@ -159,13 +159,14 @@ def count_cases(engine: Engine, project: str | None = None) -> list[tuple[str, i
         return [(op, count) for op, count in connection.execute(query)]
 
 
-def list_names(engine: Engine, after: int = 0) -> tuple[list[tuple[str, str]], int]:
-    """Implementations with their devices, of the results with numbers above `after`, and the largest number."""
-    query = select(ResultRow.implementation, ResultRow.device).distinct()
+def list_names(engine: Engine, after: int = 0) -> tuple[list[tuple[str, str, str]], int]:
+    """Implementations, devices and projects of the results with numbers above `after`, and the largest number."""
+    query = select(ResultRow.implementation, ResultRow.device, RunRow.project).distinct()
+    query = query.join(RunRow, RunRow.id == ResultRow.run_id)
     with engine.connect() as connection:
         last = connection.execute(select(func.max(ResultRow.id))).scalar() or 0
         chosen = query.where(ResultRow.id > after, ResultRow.id <= last) if after else query
-        return [(made, device) for made, device in connection.execute(chosen)], last
+        return [(made, device, project) for made, device, project in connection.execute(chosen)], last
 
 
 def list_case_names(engine: Engine, project: str | None = None) -> list[tuple[str, str]]:

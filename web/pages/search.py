@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from fastapi import APIRouter, Request, Response
 
 from opgauge.web.deps import CacheOf, ReaderOf
 from opgauge.web.pages.query import Text
-from opgauge.web.search import search
+from opgauge.web.scope import is_of_one_project
+from opgauge.web.search import KINDS, search
 from opgauge.web.view import page
 
 LISTED, WHOLE = 5, 50
@@ -22,7 +23,7 @@ def search_page(request: Request, cache: CacheOf, reader: ReaderOf, q: Text = ""
     """Everything that has the words of `q`."""
 
     def values() -> Mapping[str, Any]:
-        return {"q": q, "found": search(reader, q, WHOLE), "most": WHOLE}
+        return {"q": q, "found": search(reader, q, WHOLE, _kinds(request)), "most": WHOLE}
 
     return page(request, cache, "search.html", values)
 
@@ -30,4 +31,9 @@ def search_page(request: Request, cache: CacheOf, reader: ReaderOf, q: Text = ""
 @router.get("/search/hits")
 def hits(request: Request, cache: CacheOf, reader: ReaderOf, q: Text = "") -> Response:
     """The best hits, as a part of a page."""
-    return page(request, cache, "hits.html", lambda: {"q": q, "found": search(reader, q, LISTED)})
+    return page(request, cache, "hits.html", lambda: {"q": q, "found": search(reader, q, LISTED, _kinds(request))})
+
+
+def _kinds(request: Request) -> Sequence[str]:
+    """Kinds of hits; no projects for who reads one only."""
+    return KINDS[:-1] if is_of_one_project(request.scope) else KINDS
