@@ -26,8 +26,11 @@ TIMEOUT_S = 60.0
 GZIP = b"\x1f\x8b"
 PASSING = frozenset({408, 425, 429, 500, 502, 503, 504})
 """Statuses of faults that may pass: the request is repeated."""
-REFUSED = frozenset({409, 413, 422})
+CONFLICT = 409
+REFUSED = frozenset({CONFLICT, 413, 422})
 """Statuses that concern one run: the service may accept the others."""
+ROUNDS = 4
+"""Times that the parts of a run are sent where another client sends it in other parts at the same time."""
 
 
 class PushError(HarnessError):
@@ -36,6 +39,10 @@ class PushError(HarnessError):
 
 class RefusedError(PushError):
     """The service accepts runs, but not this one."""
+
+
+class ConflictError(RefusedError):
+    """The service has another state of this run: of another client that sends it now, or for good."""
 
 
 @dataclass(frozen=True)
@@ -96,7 +103,13 @@ class Client:
         if answer.status_code in expected:
             return None if answer.status_code in {404, 204} else self._read(answer)
         msg = f"{self._http.base_url.host} says {answer.status_code} to {method} {path}: {_detail(answer)}"
+        if answer.status_code == CONFLICT:
+            raise ConflictError(msg)
         raise RefusedError(msg) if answer.status_code in REFUSED else PushError(msg)
+
+    def pause(self, number: int) -> None:
+        """Wait before the next try."""
+        self._sleep(_pause_s(number))
 
     def _read(self, answer: httpx.Response) -> dict[str, Any]:
         """The JSON object of an answer; raises PushError for another program at the address."""
@@ -142,35 +155,49 @@ def push(store: Store, runs: Iterable[Run], client: Client, part_bytes: int = PA
 
 
 def _push_one(store: Store, run: Run, client: Client, part_bytes: int) -> Pushed:
-    found = client.ask("GET", f"runs/{run.id}", expected=(200, 404))
-    if found is not None and found.get("id") == run.id and _is_current(found, run):
+    if _is_current(run, client):
         return Pushed(run, "stored already")
-    try:
-        return Pushed(run, _send(store, run, client, part_bytes))
-    except RefusedError as error:
-        return Pushed(run, "refused", str(error))
-
-
-def _is_current(found: dict[str, Any], run: Run) -> bool:
-    """Whether the service has all of a run: one that was resumed has more results, or ended otherwise."""
-    return (found.get("results"), found.get("status")) == (run.results, run.status)
-
-
-def _send(store: Store, run: Run, client: Client, part_bytes: int) -> str:
     bodies = list(parts(whole_run(run, store.results(run.id, samples=True), store.ceilings(run.id)), part_bytes))
+    for number in range(ROUNDS):
+        try:
+            return Pushed(run, _send(run, client, bodies))
+        except ConflictError as error:
+            if len(bodies) == 1 or number == ROUNDS - 1:
+                return Pushed(run, "refused", str(error))
+            client.pause(number)
+            if _is_current(run, client):
+                return Pushed(run, "stored already")
+        except RefusedError as error:
+            return Pushed(run, "refused", str(error))
+    msg = "no try was made"
+    raise PushError(msg)
+
+
+def _is_current(run: Run, client: Client) -> bool:
+    """Whether the service has all of a run: one that was resumed has more results, or ended otherwise."""
+    found = client.ask("GET", f"runs/{run.id}", expected=(200, 404)) or {}
+    return (found.get("id"), found.get("results"), found.get("status")) == (run.id, run.results, run.status)
+
+
+def _send(run: Run, client: Client, bodies: list[bytes]) -> str:
     if len(bodies) == 1:
         answer = client.ask("PUT", f"runs/{run.id}", _packed(bodies[0]), (200, 201))
-    else:
-        _send_parts(run, client, bodies)
-        ready = _text({"parts": len(bodies)}).encode()
-        answer = client.ask("POST", f"runs/{run.id}/finish", ready, (200, 201))
-    return "sent" if answer.get("created") else "stored already"
+        return "sent" if answer.get("created") else "stored already"
+    digests = [hashlib.sha256(body).hexdigest() for body in bodies]
+    _send_parts(run, client, bodies, digests)
+    ready = _text({"parts": len(bodies), "digests": digests}).encode()
+    if client.ask("POST", f"runs/{run.id}/finish", ready, (200, 201)).get("created"):
+        return "sent"
+    if not _is_current(run, client):
+        msg = f"run {run.id} is stored with other content"
+        raise ConflictError(msg)
+    return "stored already"
 
 
-def _send_parts(run: Run, client: Client, bodies: list[bytes]) -> None:
+def _send_parts(run: Run, client: Client, bodies: list[bytes], digests: list[str]) -> None:
     """Send the parts that the service lacks, after dropping parts of another split."""
     there = dict(_waiting(run, client))
-    wanted = {number: hashlib.sha256(body).hexdigest() for number, body in enumerate(bodies)}
+    wanted = dict(enumerate(digests))
     if any(wanted.get(number) != digest for number, digest in there.items()):
         client.ask("DELETE", f"runs/{run.id}/parts", expected=(204,))
         there = {}

@@ -23,6 +23,7 @@ from opgauge.harness.result.submission import Submission
 from opgauge.harness.store.result_rows import has_samples, packed_samples, result_values
 from opgauge.harness.store.run_columns import run_columns
 from opgauge.harness.store.store import case_entry
+from opgauge.harness.store.stored_run import OtherRunError, check_continues, is_part, is_same, stored_run
 from opgauge.harness.store.tables import CaseRow, CeilingRow, DeletionRow, PartRow, ResultRow, RunRow, SampleRow
 from opgauge.harness.store.writer_lock import WRITER, order_numbers
 
@@ -60,10 +61,6 @@ class SubmissionPart:
     digest: str
 
 
-class OtherRunError(StoreError):
-    """A run of this id with other content is stored, and the new one does not continue it."""
-
-
 class Entered(StrEnum):
     """Outcome of a submission."""
 
@@ -87,13 +84,13 @@ def add_run(engine: Engine, run: Submission, submitter: str = "", *, may_continu
     head = _run_values(run) | {"submitter": submitter}
 
     def write(connection: Connection) -> Entered:
-        stored = _stored_run(connection, run.id)
+        stored = stored_run(connection, run.id)
         outcome = Entered.CREATED
         if stored is not None:
-            if _is_same(connection, stored, run):
+            if is_same(connection, stored, run):
                 connection.execute(delete(PartRow).where(PartRow.run == run.id))
                 return Entered.SAME
-            _check_continues(connection, stored, run, may_continue=may_continue or stored.submitter in {"", submitter})
+            check_continues(connection, stored, run, may_continue=may_continue or stored.submitter in {"", submitter})
             connection.execute(delete(RunRow).where(RunRow.id == stored.id))
             connection.execute(insert(DeletionRow).values(created=datetime.now(UTC), run=run.id))
             outcome = Entered.CONTINUED
@@ -110,63 +107,10 @@ def add_run(engine: Engine, run: Submission, submitter: str = "", *, may_continu
     return _write(engine, write)
 
 
-def _stored_run(connection: Connection, run_id: str) -> Any:
-    """Row of the stored run with this id, None without one."""
-    row = RunRow
-    query = select(row.id, row.started, row.status, row.submitter, row.digest, row.environment)
-    return connection.execute(query.where(row.uuid == run_id)).first()
-
-
-def _is_same(connection: Connection, stored: Any, run: Submission) -> bool:
-    """Whether a stored run has the content of `run`; runs measured here have no digest, but results."""
-    if stored.digest is not None:
-        return bool(stored.digest == run.digest)
-    if (stored.started, stored.status) != (run.started, run.status):
-        return False
-    times = _trial_times(connection, stored.id)
-    return times == {
-        _trial_key(one): None if one.measurement is None else one.measurement.median_ns for one in run.results
-    }
-
-
-def _check_continues(connection: Connection, stored: Any, run: Submission, *, may_continue: bool) -> None:
-    """Raise OtherRunError unless `run` continues the stored one: interrupted, and with at least its valid results."""
-    name = f"run {run.id} is stored with other content"
-    if stored.status != "interrupted" or stored.started != run.started:
-        raise OtherRunError(name)
-    if stored.environment["hard"] != dict(run.environment.hard):
-        msg = f"{name}: the hardware differs"
-        raise OtherRunError(msg)
-    if not may_continue:
-        msg = f"{name}: another token sent it"
-        raise OtherRunError(msg)
-    kept = {_trial_key(one) for one in run.results}
-    lost = [key for key, time in _trial_times(connection, stored.id).items() if time is not None and key not in kept]
-    if lost:
-        msg = f"{name}: {len(lost)} stored results are missing in it"
-        raise OtherRunError(msg)
-
-
-_TrialKey = tuple[str, str, str, int]
-
-
-def _trial_key(result: Result) -> _TrialKey:
-    trial = result.trial
-    return *trial.key, result.block
-
-
-def _trial_times(connection: Connection, run_key: int) -> dict[_TrialKey, float | None]:
-    """Median of each stored result of a run, by case id, implementation, device and process."""
-    row = ResultRow
-    query = select(CaseRow.case_id, row.implementation, row.device, row.block, row.median_ns)
-    found = connection.execute(query.join(CaseRow, CaseRow.id == row.case_key).where(row.run_id == run_key))
-    return {(case_id, name, device, block): time for case_id, name, device, block, time in found}
-
-
 def has_run(engine: Engine, run_id: str) -> bool:
     """Whether a run of this id is stored."""
     with engine.connect() as connection:
-        return _stored_run(connection, run_id) is not None
+        return stored_run(connection, run_id) is not None
 
 
 def accepts_parts(engine: Engine, part: Submission) -> bool:
@@ -175,24 +119,23 @@ def accepts_parts(engine: Engine, part: Submission) -> bool:
     Raises OtherRunError if the run is stored, complete, and `part` does not belong to it.
     """
     with engine.connect() as connection:
-        stored = _stored_run(connection, part.id)
+        stored = stored_run(connection, part.id)
         if stored is None or stored.status == "interrupted":
             return True
-        times = _trial_times(connection, stored.id)
-    same = (stored.started, stored.status) == (part.started, part.status)
-    for one in part.results:
-        time = None if one.measurement is None else one.measurement.median_ns
-        if not same or times.get(_trial_key(one), -1.0) != time:
+        if not is_part(connection, stored, part):
             msg = f"run {part.id} is stored with other content"
             raise OtherRunError(msg)
     return False
 
 
 def add_part(engine: Engine, part: SubmissionPart, body: bytes) -> bool:
-    """Store a part; False if it is stored already. Raises PartError, FullError."""
+    """Store a part; False if it, or meanwhile its whole run, is stored already. Raises PartError, FullError."""
 
     def write(connection: Connection) -> bool:
         connection.execute(delete(PartRow).where(PartRow.received < datetime.now(UTC) - KEEP_PARTS))
+        stored = stored_run(connection, part.run)
+        if stored is not None and stored.status != "interrupted":
+            return False
         here = select(PartRow.digest).where(PartRow.run == part.run, PartRow.number == part.number)
         found = connection.execute(here).scalar()
         if found is not None and found != part.digest:

@@ -63,7 +63,8 @@ class Service:
             there.clear()
             return httpx.Response(204)
         if method == "POST":
-            assert json.loads(request.content) == {"parts": len(there)}
+            digests = [hashlib.sha256(there[number]).hexdigest() for number in sorted(there)]
+            assert json.loads(request.content) == {"parts": len(there), "digests": digests}
             self.runs[run] = join([read_submission(parse(there[number])) for number in sorted(there)])
             return httpx.Response(201, json={"created": True})
         assert request.headers["content-encoding"] == "gzip"

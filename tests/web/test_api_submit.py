@@ -77,10 +77,10 @@ def test_parts_belong_to_who_sent_them(writable: TestClient) -> None:
     run = a_run()
     owner, other, admin = bearer(writable), bearer(writable), bearer(writable, Scope.ADMIN)
     put(writable, run, owner, "/parts/0")
-    put(writable, run, other, "/parts/1", code=403)
+    put(writable, run, other, "/parts/1", code=409)
     address = f"{API}/runs/{run['run']['id']}"
-    assert writable.post(f"{address}/finish", json={"parts": 1}, headers=other).status_code == 403
-    assert writable.delete(f"{address}/parts", headers=other).status_code == 403
+    assert writable.post(f"{address}/finish", json={"parts": 1}, headers=other).status_code == 409
+    assert writable.delete(f"{address}/parts", headers=other).status_code == 409
     assert writable.delete(f"{address}/parts", headers=admin).status_code == 204
     assert writable.get(f"{address}/parts", headers=owner).json()["items"] == []
 

@@ -21,7 +21,8 @@ from opgauge.harness.errors import HarnessError
 from opgauge.harness.result.submission import FORMAT, STATUSES, Submission, join, parse, read_run_id, read_submission
 from opgauge.harness.scope import Scope
 from opgauge.harness.store import bulk
-from opgauge.harness.store.bulk import Entered, FullError, OtherRunError, PartError, SubmissionPart
+from opgauge.harness.store.bulk import Entered, FullError, PartError, SubmissionPart
+from opgauge.harness.store.stored_run import OtherRunError
 from opgauge.harness.store.tokens import Token
 from opgauge.web.api.answer import MOST, Limit, Offset, json_answer, problems
 from opgauge.web.api.models import PartPage, SubmittedModel
@@ -34,7 +35,7 @@ router = APIRouter(tags=["submissions"])
 PARTS = 1000
 RUN_BYTES = 256 << 20
 """Limit of all parts of a run together, unpacked."""
-FINISH_BYTES = 1 << 10
+FINISH_BYTES = 72 << 10
 SUBMISSIONS = 2
 """Bodies that are parsed at the same time; each may need some hundred megabytes."""
 _readers: RunVar[CapacityLimiter] = RunVar("readers")
@@ -75,7 +76,14 @@ _FINISH = {
     "type": "object",
     "required": ["parts"],
     "additionalProperties": False,
-    "properties": {"parts": {"type": "integer", "minimum": 1, "maximum": PARTS, "description": "Number of parts."}},
+    "properties": {
+        "parts": {"type": "integer", "minimum": 1, "maximum": PARTS, "description": "Number of parts."},
+        "digests": {
+            "type": "array",
+            "items": {"type": "string"},
+            "description": "SHA-256 of each part, unpacked, by number: others are refused with 409.",
+        },
+    },
 }
 
 
@@ -129,7 +137,7 @@ async def finish_run(request: Request, token: Submitter, run_id: NewRunId) -> Re
         return await _apart(lambda: _join(request, token, run_id, body))
 
 
-@router.delete("/runs/{run_id}/parts", status_code=204, responses=problems(401, 403, 422, 429, 503, 507))
+@router.delete("/runs/{run_id}/parts", status_code=204, responses=problems(401, 403, 409, 422, 429, 503, 507))
 def drop_parts(store: StoreOf, token: Submitter, run_id: NewRunId) -> Response:
     """Drop the parts of a run that is not complete."""
     _check_owner(token, bulk.list_parts(store.engine, run_id))
@@ -175,24 +183,41 @@ def _keep(engine: Engine, token: Token, run_id: str, number: int, body: Body) ->
 
 def _join(request: Request, token: Token, run_id: str, body: Body) -> Response:
     engine: Engine = request.app.state.store.engine
-    wanted = _wanted_parts(body.read())
-    parts = bulk.list_parts(engine, run_id)
-    if not parts and bulk.has_run(engine, run_id):
+    wanted, digests = _wanted_parts(body.read())
+    try:
+        return _store(request, token, join(_whole(engine, token, run_id, wanted, digests)))
+    except PartError:
+        # another request may have completed the run, and taken the parts, since this one began
+        if bulk.list_parts(engine, run_id) or not bulk.has_run(engine, run_id):
+            raise
         return _submitted(run_id, 0, created=False)
+
+
+def _whole(engine: Engine, token: Token, run_id: str, wanted: int, digests: list[str]) -> list[Submission]:
+    """All parts of a run in their order. Raises PartError if they are not those that are wanted."""
+    parts = bulk.list_parts(engine, run_id)
     _check_owner(token, parts)
     missing = sorted(set(range(wanted)) - {part.number for part in parts})
     if missing or len(parts) != wanted:
         shown = ", ".join(map(str, missing[:10])) or "none"
-        raise HTTPException(409, f"{len(parts)} of {wanted} parts have arrived; missing: {shown}")
-    return _store(request, token, join(list(_read_parts(engine, parts))))
+        msg = f"{len(parts)} of {wanted} parts have arrived; missing: {shown}"
+        raise PartError(msg)
+    if digests and digests != [part.digest for part in parts]:
+        msg = "parts with other content have arrived: another client sends this run, divided otherwise"
+        raise PartError(msg)
+    return list(_read_parts(engine, parts))
 
 
-def _wanted_parts(text: bytes) -> int:
+def _wanted_parts(text: bytes) -> tuple[int, list[str]]:
+    """Number of the parts of a run, and their digests where the sender names them."""
     found = parse(text)
-    wanted = found.get("parts") if isinstance(found, dict) and set(found) == {"parts"} else None
+    given = found if isinstance(found, dict) and set(found) - {"digests"} == {"parts"} else {}
+    wanted, digests = given.get("parts"), given.get("digests", [])
     if type(wanted) is not int or not 1 <= wanted <= PARTS:
         raise HTTPException(422, f'the body should be {{"parts": N}}, N from 1 to {PARTS}')
-    return wanted
+    if not isinstance(digests, list) or (digests and len(digests) != wanted):
+        raise HTTPException(422, "digests should be one SHA-256 for each part")
+    return wanted, digests
 
 
 def _read_parts(engine: Engine, parts: Sequence[SubmissionPart]) -> Iterator[Submission]:
@@ -215,7 +240,7 @@ def _read(run_id: str, body: bytes) -> Submission:
 
 def _check_owner(token: Token, parts: list[SubmissionPart]) -> None:
     if any(part.owner != token.name for part in parts) and token.scope is not Scope.ADMIN:
-        raise HTTPException(403, "another token is sending this run")
+        raise HTTPException(409, "another token is sending this run")
 
 
 def _submitted(run_id: str, results: int, *, created: bool) -> Response:
