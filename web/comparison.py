@@ -202,7 +202,7 @@ def _judge(reader: Reader, head: RunInfo, pairs: Sequence[TrialPair]) -> list[tu
     peaks = reader.ceilings(head)
     floors: dict[tuple[object, ...], float | None] = reader.cache.get(("floors", head.key), dict)
     alike: dict[tuple[int, int, float], Comparison] = {}
-    quick = [_compare_single(pair, _cached_floor_ns(pair.head, peaks, floors), alike) for pair in pairs]
+    quick = [_compare_single(pair, peaks, floors, alike) for pair in pairs]
     rest = [pair for pair, found in zip(pairs, quick, strict=True) if found is None]
     evidence = [_evidence(pair, _cached_floor_ns(pair.head, peaks, floors)) for pair in rest]
     slow = iter([(found, found.ratio) for found in compare_run(evidence, [_rule(pair) for pair in rest])])
@@ -220,25 +220,33 @@ def sort_compared(found: Sequence[Compared]) -> list[Compared]:
 
 
 def _compare_single(
-    pair: TrialPair, floor_ns: float | None, alike: dict[tuple[int, int, float], Comparison]
+    pair: TrialPair,
+    peaks: Mapping[str, Ceilings],
+    floors: dict[tuple[object, ...], float | None],
+    alike: dict[tuple[int, int, float], Comparison],
 ) -> tuple[Comparison, float | None] | None:
-    """The comparison of one process each, and its ratio; None for all others.
+    """The comparison of one process each, or of a trial that one side lacks, and its ratio; None for all others.
 
     It depends on the statuses, not on the times, so it is computed once for all pairs that are `alike`.
     """
     _, base, head = pair
-    if base is None or head is None or len(base.times) != 1 or len(head.times) != 1:
-        return None
-    before, after = base.times[0], head.times[0]
-    rule = base.rule
-    too_fast = floor_ns is not None and after < floor_ns / rule.max_ceiling_share
-    if too_fast or not (0 < before < inf and 0 < after < inf):
-        return None
-    sides = (id(base.side), id(head.side), rule.threshold)
+    change = None
+    if base is not None and head is not None:
+        if len(base.times) != 1 or len(head.times) != 1:
+            return None
+        before, after = base.times[0], head.times[0]
+        floor_ns = _cached_floor_ns(head, peaks, floors)
+        too_fast = floor_ns is not None and after < floor_ns / base.rule.max_ceiling_share
+        if too_fast or not (0 < before < inf and 0 < after < inf):
+            return None
+        change = after / before
+    rule = (base or pair.known).rule
+    sides = (id(base.side) if base else 0, id(head.side) if head else 0, rule.threshold)
     found = alike.get(sides)
     if found is None:
-        found = alike[sides] = compare(_evidence(pair, floor_ns), rule)
-    return found, None if found.ratio is None else exp(log(after / before))
+        # the floor was looked at above, and nothing else depends on the times
+        found = alike[sides] = compare(_evidence(pair, None), rule)
+    return found, None if change is None or found.ratio is None else exp(log(change))
 
 
 def _trials(reader: Reader, run: RunInfo, device: str, *, across: bool) -> dict[TrialKey, ComparedTrial]:
