@@ -29,6 +29,9 @@ def back_up(engine: Engine, target: Path) -> int:
     if target.exists():
         msg = f"{target} exists: a backup never overwrites a file"
         raise StoreError(msg)
+    if not target.parent.is_dir():
+        msg = f"{target} cannot be written: there is no folder {target.parent}"
+        raise StoreError(msg)
     partial = target.with_name(f"{target.name}.partial")
     try:
         if engine.dialect.name == "sqlite":
