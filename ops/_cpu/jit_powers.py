@@ -9,6 +9,7 @@ from numba import njit, types
 from numba.extending import overload
 
 from opgauge.ops._cpu.jit import (
+    INNER,
     bits_of_double,
     bits_of_float,
     double_of_bits,
@@ -32,6 +33,27 @@ def _choose_power(x: Any, p: Any) -> Any:
 
     del p
     return of_double if x == types.float64 else of_float
+
+
+MOST_HALVES = 15
+"""Largest count of `power_of_halves`."""
+
+
+@njit(**INNER)
+def power_of_halves(x: Any, halves: int) -> Any:
+    """Power x^(halves / 2) for x >= 0 and |halves| <= MOST_HALVES, by roots and products.
+
+    Loops over x are compiled once for each choice that `halves` decides, so that x^1 to x^3 cost no more than products.
+    """
+    size, one = abs(halves), type(x)(1)
+    base = one / x if halves < 0 else x  # before products, which overflow where the result is subnormal
+    square = base * base
+    value = square * square if size & 8 else one
+    value = value * square if size & 4 else value
+    value = value * base if size & 2 else value
+    root = np.sqrt(x)
+    root = one / root if halves < 0 else root
+    return value * root if size & 1 else value
 
 
 ROUNDER = np.float32(1.5 * 2**23)

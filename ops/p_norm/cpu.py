@@ -83,8 +83,8 @@ def _step(layout: Reduction, x: Any, y: Any, p: float) -> Bound:
         return _magnitudes(x, y)
     if layout.length == 1:
         layout = _as_columns(x.size, 1)
-    modes = {0.0: jit.COUNT, 1.0: jit.ABS, 2.0: jit.SQUARE, 3.0: jit.CUBE, inf: jit.LARGEST, -inf: jit.SMALLEST}
-    mode, wide = modes.get(p, jit.POWER), accumulator(x)
+    modes = {0.0: jit.COUNT, inf: jit.LARGEST, -inf: jit.SMALLEST}
+    mode, wide = modes.get(p, jit.HALVES if _is_halves(p) else jit.POWER), accumulator(x)
     order, start = wide.type(p if np.isfinite(p) else 1), wide.type(inf if p == -inf else 0)
     source, target = storage(x), storage(y)
     threads = count(x.nbytes, x.size * _operations(p, x))
@@ -126,7 +126,14 @@ def _magnitudes(x: Any, y: Any) -> Bound:
 
 def _operations(p: float, x: Any) -> int:
     """Operations per element, as `count` takes them: a power costs 16."""
-    return (2 if p in {0.0, 1.0, 2.0, 3.0, inf, -inf} else 18) + (2 if x.dtype.itemsize == 2 else 0)
+    return (2 if p == 0 or abs(p) == inf or _is_halves(p) else 18) + (2 if x.dtype.itemsize == 2 else 0)
+
+
+def _is_halves(p: float) -> bool:
+    """Whether x^p is a product of x and roots of x."""
+    from opgauge.ops._cpu.jit_powers import MOST_HALVES
+
+    return (2 * p).is_integer() and 0 < abs(2 * p) <= MOST_HALVES
 
 
 def _parts(layout: Reduction, tile: int) -> int:
@@ -155,7 +162,8 @@ def p_norm_grad(
     threads = count(2 * x.nbytes, 2 * x.size * _operations(p, x))
     if abs(p) == inf:
         return _grad_at_infinity(layout, arrays, threads)
-    slope = {1.0: jit.SIGN, 2.0: jit.LINEAR, 3.0: jit.QUADRATIC}.get(p, jit.GENERAL if p > 1 else jit.BELOW_ONE)
+    other = jit.HALVES if _is_halves(p - 1) else jit.GENERAL if p > 1 else jit.BELOW_ONE
+    slope = {1.0: jit.SIGN, 2.0: jit.LINEAR, 3.0: jit.QUADRATIC}.get(p, other)
     return _grad_of_finite(layout, arrays, threads, (slope, accumulator(x).type(p - 1)))
 
 

@@ -22,11 +22,11 @@ from opgauge.ops._cpu.jit import (
     whole_registers,
     widen,
 )
-from opgauge.ops._cpu.jit_powers import power
+from opgauge.ops._cpu.jit_powers import power, power_of_halves
 from opgauge.ops._cpu.jit_roots import cube_root, root
 from opgauge.ops._cpu.threads import parallel
 
-ABS, SQUARE, CUBE, POWER, COUNT, LARGEST, SMALLEST = range(7)
+HALVES, POWER, COUNT, LARGEST, SMALLEST = range(5)
 SUMS = {"reassoc", "contract", "nsz"}
 TILE = 256
 """Columns that a thread takes at a time: their sums stay in the first-level cache."""
@@ -39,19 +39,23 @@ DEPTH = 64
 
 
 @njit(fastmath=SUMS, **INNER)
-def _term(x: Any, mode: int, p: Any) -> Any:
+def _term(x: Any, mode: int, p: Any, order: int) -> Any:
+    """|x|^p; order: p if it is known to be 1, 2 or 3 when compiled, else 0."""
     value = abs(x)
-    if mode == ABS:
+    if order == 1:
         return value
-    if mode == SQUARE:
+    if order == 2:
         return value * value
-    if mode == CUBE:
+    if order == 3:
         return value * value * value
-    return power(value, p)
+    return power_of_halves(value, np.int64(p + p)) if mode == HALVES else power(value, p)
 
 
-def _summing(mode: int) -> Any:
-    """Sum x[row, column] into sums[row - rows[0]] for one mode; a call for each would cost more than a short row."""
+def _summing(mode: int, order: int = 0) -> Any:
+    """Sum x[row, column] into sums[row - rows[0]] for one mode, and one order, or 0 for any.
+
+    A call for each row would cost more than a short row, and so does a choice that depends on the order.
+    """
 
     @njit(fastmath=SUMS, **INNER)
     def loop(x: Any, rows: Any, columns: Any, sums: Any, p: Any) -> None:
@@ -60,13 +64,14 @@ def _summing(mode: int) -> Any:
         for row in range(np.uint64(rows[1] - rows[0])):
             total = type(p)(0)
             for index in range(size):
-                total += _term(widen(x[base + row, first + index]), mode, p)
+                total += _term(widen(x[base + row, first + index]), mode, p, order)
             sums[row] = np.float64(total)
 
     return loop
 
 
-_sum_absolute, _sum_squares, _sum_cubes, _sum_powers = (_summing(mode) for mode in (ABS, SQUARE, CUBE, POWER))
+_sum_absolute, _sum_squares, _sum_cubes = (_summing(HALVES, order) for order in (1, 2, 3))
+_sum_halves, _sum_powers = (_summing(mode) for mode in (HALVES, POWER))
 
 
 @njit(fastmath=SUMS, **INNER)
@@ -74,22 +79,18 @@ def _sum_columns(x: Any, rows: Any, first: int, totals: Any, mode: int, p: Any) 
     """Add x[row, first + index] to totals[index] for a run of rows."""
     base, start, size = np.uint64(rows[0]), np.uint64(first), np.uint64(totals.size)
     count = np.uint64(rows[1] - rows[0])
-    if mode == ABS:
+    if p == 3:
         for row in range(count):
             for index in range(size):
-                totals[index] += _term(widen(x[base + row, start + index]), ABS, p)
-    elif mode == SQUARE:
+                totals[index] += _term(widen(x[base + row, start + index]), HALVES, p, 3)
+    elif mode == HALVES:
         for row in range(count):
             for index in range(size):
-                totals[index] += _term(widen(x[base + row, start + index]), SQUARE, p)
-    elif mode == CUBE:
-        for row in range(count):
-            for index in range(size):
-                totals[index] += _term(widen(x[base + row, start + index]), CUBE, p)
+                totals[index] += _term(widen(x[base + row, start + index]), HALVES, p, 0)
     else:
         for row in range(count):
             for index in range(size):
-                totals[index] += _term(widen(x[base + row, start + index]), POWER, p)
+                totals[index] += _term(widen(x[base + row, start + index]), POWER, p, 0)
 
 
 @njit(**INNER)
@@ -123,12 +124,14 @@ def _pick_rows(x: Any, rows: Any, columns: Any, picked: Any, mode: int) -> None:
 def _reduce_rows(x: Any, rows: Any, columns: Any, into: Any, mode: int, p: Any) -> None:
     if mode >= COUNT:
         _pick_rows(x, rows, columns, into, mode)
-    elif mode == ABS:
+    elif p == 1:
         _sum_absolute(x, rows, columns, into, p)
-    elif mode == SQUARE:
+    elif p == 2:
         _sum_squares(x, rows, columns, into, p)
-    elif mode == CUBE:
+    elif p == 3:
         _sum_cubes(x, rows, columns, into, p)
+    elif mode == HALVES:
+        _sum_halves(x, rows, columns, into, p)
     else:
         _sum_powers(x, rows, columns, into, p)
 
@@ -142,22 +145,28 @@ def _merge(total: Any, part: Any, mode: int) -> Any:
     return total + part
 
 
+@njit(inline="always", error_model="numpy")
+def _halves_of_root(mode: int, p: Any) -> Any:
+    """Halves of 1 / p, for roots that are powers of a number of halves; 0 for others, and for what was picked 2."""
+    if mode >= COUNT:
+        return 2
+    halves = np.int64(2 / p)
+    return halves if mode == HALVES and halves * p == 2 else 0
+
+
 @njit(**INNER)
 def _finish_all(sums: Any, y: Any, mode: int, p: Any) -> None:
-    """The norms of sums, or what was picked; one loop for each mode, so that it vectorises."""
-    count = np.uint64(y.size)
-    if mode == SQUARE:
+    """The norms of sums, or what was picked; one loop for each kind of root, so that it vectorises."""
+    count, halves = np.uint64(y.size), _halves_of_root(mode, p)
+    if halves != 0:
         for row in range(count):
-            y[row] = narrow(np.sqrt(sums[row]), y[row])
-    elif mode == CUBE:
+            y[row] = narrow(power_of_halves(sums[row], halves), y[row])
+    elif p == 3:
         for row in range(count):
-            y[row] = narrow(cube_root(sums[row]), y[row])
-    elif mode == POWER:
-        for row in range(count):
-            y[row] = narrow(root(sums[row], p), y[row])
+            y[row] = narrow(cube_root(np.float64(sums[row])), y[row])
     else:
         for row in range(count):
-            y[row] = narrow(sums[row], y[row])
+            y[row] = narrow(root(np.float64(sums[row]), p), y[row])
 
 
 @parallel(error_model="numpy")
@@ -270,16 +279,6 @@ def norm_columns(x: Any, y: Any, partial: Any, start: Any, shape: Any, mode: int
         _merge_parts(partial, y, np.int64(slot), mode, p)
 
 
-@njit(**INNER)
-def _finish_short(totals: Any, y: Any, mode: int, p: Any) -> None:
-    """The norms of sums in the accumulating dtype; roots but square ones are of float64."""
-    if mode in (CUBE, POWER):
-        _finish_all(totals.astype(np.float64), y, mode, p)
-    else:
-        for index in range(totals.size):
-            y[index] = narrow(np.sqrt(totals[index]) if mode == SQUARE else totals[index], y[index])
-
-
 @parallel(error_model="numpy")
 def norm_short_columns(x: Any, y: Any, start: Any, shape: Any, mode: int, p: Any, tile: int) -> None:
     """Norms of x (a r1 b r2, c) into y (a b, c), for at most `DEPTH` rows, by tiles of columns: no float64 sums."""
@@ -292,22 +291,19 @@ def norm_short_columns(x: Any, y: Any, start: Any, shape: Any, mode: int, p: Any
         for u in range(r1):
             row = ((slot // b * r1 + u) * b + slot % b) * r2
             _add_rows(x, (row, row + r2), first, totals, mode, p)
-        _finish_short(totals, y[slot, first:end], mode, p)
+        _finish_all(totals, y[slot, first:end], mode, p)
 
 
 @njit(**INNER)
 def _write_terms(x: Any, first: int, terms: Any, mode: int, p: Any) -> None:
     """Terms of the sums, or magnitudes to pick from, of the elements of flat x from `first` on."""
     start, count = np.uint64(first), np.uint64(terms.size)
-    if mode == SQUARE:
+    if mode == HALVES:
         for index in range(count):
-            terms[index] = _term(widen(x[start + index]), SQUARE, p)
-    elif mode == CUBE:
-        for index in range(count):
-            terms[index] = _term(widen(x[start + index]), CUBE, p)
+            terms[index] = _term(widen(x[start + index]), HALVES, p, 0)
     elif mode == POWER:
         for index in range(count):
-            terms[index] = _term(widen(x[start + index]), POWER, p)
+            terms[index] = _term(widen(x[start + index]), POWER, p, 0)
     elif mode == COUNT:
         for index in range(count):
             terms[index] = widen(x[start + index]) != 0

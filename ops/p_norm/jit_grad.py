@@ -14,10 +14,10 @@ from opgauge.ops._cpu.jit import (
     whole_registers,
     widen,
 )
-from opgauge.ops._cpu.jit_powers import power
+from opgauge.ops._cpu.jit_powers import power, power_of_halves
 from opgauge.ops._cpu.threads import parallel
 
-SIGN, LINEAR, QUADRATIC, GENERAL, BELOW_ONE = range(5)
+SIGN, LINEAR, QUADRATIC, HALVES, GENERAL, BELOW_ONE = range(6)
 """Gradient modes: by `porder`."""
 TILE = 256
 """Columns that a thread takes at a time: their counts and shares stay in the first-level cache."""
@@ -37,11 +37,11 @@ def _gradient(x: Any, y: Any, dy: Any, slope: int, q: Any) -> Any:
     elif slope == QUADRATIC:
         value = ratio * size * dy
     else:
-        value = power(size, q)
+        value = power_of_halves(size, np.int64(q + q)) if slope == HALVES else power(size, q)
         value = (value if x > 0 else -value) * dy
     # the power of a ratio that underflows is infinite, and 0 times that is NaN
     lost = (x == 0) | ((size == 0) & (dy == 0) & (y < np.inf))  # without branches, so that loops vectorise
-    masked = lost if slope == BELOW_ONE else y == 0
+    masked = lost if slope == BELOW_ONE or (slope == HALVES and q < 0) else y == 0
     return type(q)(0) if masked else value
 
 
@@ -94,14 +94,14 @@ def loop_over_elements(slope: int) -> Any:
     return loop
 
 
-_along_sign, _along_linear, _along_quadratic, _along_general, _along_below_one = (
-    _along(slope) for slope in (SIGN, LINEAR, QUADRATIC, GENERAL, BELOW_ONE)
+_along_sign, _along_linear, _along_quadratic, _along_halves, _along_general, _along_below_one = (
+    _along(slope) for slope in (SIGN, LINEAR, QUADRATIC, HALVES, GENERAL, BELOW_ONE)
 )
-_across_sign, _across_linear, _across_quadratic, _across_general, _across_below_one = (
-    _across(slope) for slope in (SIGN, LINEAR, QUADRATIC, GENERAL, BELOW_ONE)
+_across_sign, _across_linear, _across_quadratic, _across_halves, _across_general, _across_below_one = (
+    _across(slope) for slope in (SIGN, LINEAR, QUADRATIC, HALVES, GENERAL, BELOW_ONE)
 )
-_each_sign, _each_linear, _each_quadratic, _each_general, _each_below_one = (
-    loop_over_elements(slope) for slope in (SIGN, LINEAR, QUADRATIC, GENERAL, BELOW_ONE)
+_each_sign, _each_linear, _each_quadratic, _each_halves, _each_general, _each_below_one = (
+    loop_over_elements(slope) for slope in (SIGN, LINEAR, QUADRATIC, HALVES, GENERAL, BELOW_ONE)
 )
 
 
@@ -123,6 +123,8 @@ def grad_rows(x: Any, y: Any, dy: Any, dx: Any, pieces: int, b: int, blocks: int
             _along_quadratic(x, row, first, end, norm, given, dx, q)
         elif slope == SIGN:
             _along_sign(x, row, first, end, norm, given, dx, q)
+        elif slope == HALVES:
+            _along_halves(x, row, first, end, norm, given, dx, q)
         elif slope == GENERAL:
             _along_general(x, row, first, end, norm, given, dx, q)
         else:
@@ -142,6 +144,8 @@ def grad_columns(x: Any, y: Any, dy: Any, dx: Any, shape: Any, slope: int, q: An
             _across_quadratic(x, row, y, dy, slot, dx, q)
         elif slope == SIGN:
             _across_sign(x, row, y, dy, slot, dx, q)
+        elif slope == HALVES:
+            _across_halves(x, row, y, dy, slot, dx, q)
         elif slope == GENERAL:
             _across_general(x, row, y, dy, slot, dx, q)
         else:
@@ -197,6 +201,8 @@ def grad_short(x: Any, y: Any, dy: Any, dx: Any, shape: Any, slope: int, q: Any,
                 _each_quadratic(flat, start, size, norms, grads, out, q)
             elif slope == SIGN:
                 _each_sign(flat, start, size, norms, grads, out, q)
+            elif slope == HALVES:
+                _each_halves(flat, start, size, norms, grads, out, q)
             elif slope == GENERAL:
                 _each_general(flat, start, size, norms, grads, out, q)
             else:

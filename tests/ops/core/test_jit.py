@@ -20,7 +20,7 @@ from opgauge import ops
 from opgauge.harness.settings import IMPORT_PATH
 from opgauge.ops import dtype_info
 from opgauge.ops._cpu.jit import INNER, half_registers, narrow, storage, whole_registers, widen
-from opgauge.ops._cpu.jit_powers import power
+from opgauge.ops._cpu.jit_powers import MOST_HALVES, power, power_of_halves
 
 SIXTEEN = ("float16", "bfloat16")
 
@@ -44,6 +44,23 @@ def power_all(numbers: Any, p: Any, out: Any) -> None:
     """Every number to the p."""
     for index in range(numbers.size):
         out[index] = power(numbers[index], p)
+
+
+@njit(error_model="numpy")  # type: ignore[untyped-decorator]
+def power_all_of_halves(numbers: Any, halves: int, out: Any) -> None:
+    """Every number to the half of `halves`."""
+    for index in range(numbers.size):
+        out[index] = power_of_halves(numbers[index], halves)
+
+
+def powers_of(x: NDArray[Any], p: float) -> list[NDArray[Any]]:
+    """The powers by series, and by products and roots where these compute them."""
+    found = [np.empty_like(x), np.empty_like(x)]
+    power_all(x, x.dtype.type(p), found[0])
+    if not (2 * p).is_integer() or abs(2 * p) > MOST_HALVES:
+        return found[:1]
+    power_all_of_halves(x, int(2 * p), found[1])
+    return found
 
 
 @njit(error_model="numpy", fastmath={"reassoc", "contract", "nsz"})  # type: ignore[untyped-decorator]
@@ -106,36 +123,34 @@ def test_narrow_rounds_to_nearest_even(dtype: str) -> None:
     assert np.array_equal(out[~nan].view(np.uint16), expected[~nan].view(np.uint16))
 
 
-@pytest.mark.parametrize("p", [0.01, 0.5, 1.2, 1.5, 2.5, 3.0, 7.3, -0.3, -1.0, -3.5])
+@pytest.mark.parametrize("p", [0.01, 0.5, 1.2, 1.5, 2.5, 3.0, 7.0, 7.3, -0.3, -1.0, -3.5, -4.0])
 def test_powers_are_right_to_a_few_units(p: float) -> None:
     """Over all of float32, subnormals included, a power is within 4 units, 8 for large exponents."""
     bits = np.random.default_rng(2).integers(0, 0x7F800000, 1 << 18, dtype=np.uint32)
     x = np.concatenate([bits.view(np.float32), np.random.default_rng(3).random(1 << 16, np.float32)])
-    out = np.empty_like(x)
-    power_all(x, np.float32(p), out)
     with np.errstate(all="ignore"):
         exact = x.astype(np.float64) ** np.float64(np.float32(p))
         unit = np.maximum(np.spacing(exact.astype(np.float32)), np.float32(1e-45)).astype(np.float64)
         finite = np.isfinite(unit)
-        assert np.max(np.abs(out[finite] - exact[finite]) / unit[finite]) < (4 if abs(p) <= 3 else 8)
-        assert np.array_equal(np.isinf(out[~finite]), np.isinf(exact[~finite].astype(np.float32)))
+        for out in powers_of(x, p):
+            assert np.max(np.abs(out[finite] - exact[finite]) / unit[finite]) < (4 if abs(p) <= 3 else 8)
+            assert np.array_equal(np.isinf(out[~finite]), np.isinf(exact[~finite].astype(np.float32)))
 
 
 @pytest.mark.skipif(bool(np.finfo(np.longdouble).eps > 1e-18), reason="NumPy has no longer float here")
-@pytest.mark.parametrize("p", [0.01, 0.5, 1 / 3, 1.5, 2.5, 3.0, 7.3, -0.3, -1.0, -3.5])
+@pytest.mark.parametrize("p", [0.01, 0.5, 1 / 3, 1.5, 2.5, 3.0, 7.0, 7.3, -0.3, -1.0, -3.5, -4.0])
 def test_powers_in_float64_are_right_to_a_few_units(p: float) -> None:
     """Over all of float64, subnormals included, a power is within 4 units, 8 for large exponents."""
     bits = np.random.default_rng(2).integers(0, 0x7FF << 52, 1 << 17, dtype=np.uint64)
     x = np.concatenate([bits.view(np.float64), np.random.default_rng(3).random(1 << 15)])
-    out = np.empty_like(x)
-    power_all(x, p, out)
     with np.errstate(all="ignore"):
         exact = x.astype(np.longdouble) ** np.longdouble(p)
         rounded = exact.astype(np.float64)
         finite = np.isfinite(rounded)
-        units = np.abs(out[finite] - exact[finite]) / np.maximum(np.spacing(rounded[finite]), 5e-324)
-    assert np.max(units) < (4 if abs(p) <= 3.5 else 8)
-    assert np.array_equal(out[~finite], rounded[~finite])
+        for out in powers_of(x, p):
+            units = np.abs(out[finite] - exact[finite]) / np.maximum(np.spacing(rounded[finite]), 5e-324)
+            assert np.max(units) < (4 if abs(p) <= 3 else 8)
+            assert np.array_equal(out[~finite], rounded[~finite])
 
 
 def test_a_sum_that_may_be_reordered_keeps_its_powers() -> None:
@@ -145,15 +160,14 @@ def test_a_sum_that_may_be_reordered_keeps_its_powers() -> None:
         assert power_in_a_sum(x, np.float32(-2.5)) == pytest.approx(x[0].astype(np.float64) ** -2.5, rel=1e-6)
 
 
-@pytest.mark.parametrize("p", [0.5, 2.2, 100.0, 1e30, -0.5, -100.0, -1e30])
+@pytest.mark.parametrize("p", [0.5, 2.2, 7.5, 100.0, 1e30, -0.5, -2.0, -100.0, -1e30])
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 def test_powers_of_what_is_special(dtype: str, p: float) -> None:
     """0, 1, infinity and NaN, and powers that overflow or vanish, are as in NumPy."""
     x = np.array([0, 1, np.inf, np.nan, 1e-38, 1e38, 1e-45, 2, 0.5], dtype)
-    out = np.empty_like(x)
-    power_all(x, x.dtype.type(p), out)
     with np.errstate(all="ignore"):
-        assert out == pytest.approx(x ** x.dtype.type(p), rel=3e-5, abs=1e-38, nan_ok=True)
+        for out in powers_of(x, p):
+            assert out == pytest.approx(x ** x.dtype.type(p), rel=3e-5, abs=1e-38, nan_ok=True)
 
 
 def test_storage_shares_memory() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 
-def testcube_roots_are_good_to_a_few_units_over_all_of_float64() -> None:
+def test_cube_roots_are_good_to_a_few_units_over_all_of_float64() -> None:
     """From 1e-300 to 1e300 within 8 units; 0, infinity and NaN stay; what is subnormal is not made larger."""
     from opgauge.ops._cpu.jit_roots import cube_root
 

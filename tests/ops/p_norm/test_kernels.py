@@ -13,11 +13,11 @@ from hypothesis import strategies as st
 from numba import float32, int64
 
 from opgauge.ops import FLOATS, OpError, dtype_info, find_kernel
-from opgauge.ops.p_norm.jit_grad import BELOW_ONE, GENERAL, LINEAR, QUADRATIC, loop_over_elements
+from opgauge.ops.p_norm.jit_grad import BELOW_ONE, GENERAL, HALVES, LINEAR, QUADRATIC, loop_over_elements
 from tests.draws import drawn_of
 from tests.ops.attempts import case_of, complaint, inputs_of, ours, outputs_of, passes
 
-ORDERS = (-inf, -2.5, -1.0, 0.0, 0.3, 0.5, 1.0, 1.5, 2.0, 2.2, 2.5, 3.0, 5.0, inf, "fro")
+ORDERS = (-inf, -2.5, -1.0, 0.0, 0.3, 0.5, 1.0, 1.5, 2.0, 2.2, 2.5, 3.0, 5.0, 7.5, -4.0, inf, "fro")
 LENGTHS = (1, 2, 3, 7, 8, 31, 33, 250, 257)
 IMPLEMENTATIONS = ("baseline", "optimized")
 LONG = 10_007
@@ -272,7 +272,7 @@ def test_a_sum_of_squares_that_overflows_may_be_infinite_and_nothing_else() -> N
 
 
 @pytest.mark.skipif(platform.machine() not in {"x86_64", "AMD64"}, reason="names an instruction of x86")
-@pytest.mark.parametrize("slope", [LINEAR, QUADRATIC, GENERAL, BELOW_ONE])
+@pytest.mark.parametrize("slope", [LINEAR, QUADRATIC, HALVES, GENERAL, BELOW_ONE])
 def test_gradients_are_vectorised(slope: int) -> None:
     """One instruction divides several elements: a branch in the formula would make loops some 20 times as slow."""
     loop, many, number = loop_over_elements(slope), float32[::1], float32
