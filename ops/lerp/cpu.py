@@ -20,6 +20,9 @@ from opgauge.ops._cpu.threads import count
 LONGER, LEAST_TERMS = 2, 8
 """Weights are repeated for all of a gradient's elements if its lines are then this many times longer, and each is the
 sum of this many terms or more."""
+SHORT_LINE, LEAST_LINES, LEAST_OUTER = 128, 1024, 3
+"""Maximum line, fewest lines, and fewest terms for which the outermost axes are summed first, in lines of all axes
+inside them."""
 SHARES = 4
 """Results per thread from which threads divide the results, not the summed axes."""
 
@@ -44,8 +47,8 @@ def lerp(*, x: Any, y: Any, weight: Any, out: dict[str, Any]) -> Bound:
     for operand, strides in enumerate(steps.strides):
         for axis, stride in enumerate(strides[:-1]):
             starts[:, operand] += places[axis] * stride
-    inner = np.array([strides[-1] for strides in steps.strides])
-    if len(starts) == 1 and inner.tolist() == [1, 1, 0] and streaming.pays(*operands, target):
+    inner = np.append([strides[-1] for strides in steps.strides], starts.any(axis=0))
+    if len(starts) == 1 and inner.tolist()[:3] == [1, 1, 0] and streaming.pays(*operands, target):
         return partial(jit.lerp_streaming.on(threads), *operands, share, constant, target, threads)
     return partial(jit.lerp_lines.on(threads), *operands, share, constant, target, starts, inner, threads)
 
@@ -103,6 +106,12 @@ def _sum(arrays: tuple[Any, ...], gradient: Shape, full: Shape, weight: Shape, t
     from opgauge.ops.lerp.jit_sums import TILE, sum_columns, sum_lines
 
     kept, summed, line, is_kept = _layout(full, gradient, weight)
+    between = _without_outer_sums(full, gradient)
+    if between is not None and line.length <= SHORT_LINE and prod(full) >= LEAST_LINES * line.length:
+        sums, one = np.empty(prod(between)), type(arrays[4])(np.float64(1), np.float64(0))
+        of_sums = sums, np.empty(0), arrays[2], np.empty(0), one, one
+        outer = _sum((*arrays[:2], sums, *arrays[3:]), between, full, weight, threads)
+        return partial(_run, (outer, _sum(of_sums, gradient, between, (), 1)))
     steps: list[Bound] = []
     if is_kept:
         dense = (1,) * (len(full) - len(gradient)) + tuple(gradient)
@@ -132,6 +141,15 @@ def _sum(arrays: tuple[Any, ...], gradient: Shape, full: Shape, weight: Shape, t
     pieces = min(threads, results) if splits == 1 else 1
     parts = np.empty((splits, results))
     return partial(sum_lines.on(threads), *arrays, kept, summed, line, parts, pieces)
+
+
+def _without_outer_sums(full: Shape, gradient: Shape) -> Shape | None:
+    """The shape of sums over the outermost axes only; None if they are few, or all that is summed."""
+    dense = (1,) * (len(full) - len(gradient)) + tuple(gradient)
+    is_kept = [length == whole > 1 for length, whole in zip(dense, full, strict=True)]
+    outer = is_kept.index(True) if True in is_kept else len(full)
+    between = (1,) * outer + tuple(full[outer:])
+    return between if between != dense and prod(full[:outer]) >= LEAST_OUTER else None
 
 
 def _layout(full: Shape, gradient: Shape, weight: Shape) -> tuple[Any, Any, Any, bool]:

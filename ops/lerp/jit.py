@@ -10,6 +10,7 @@ from numba import njit, prange
 from opgauge.ops._cpu.jit import INNER, narrow, widen
 from opgauge.ops._cpu.streaming.jit import RUN, held_run, put_run, store_fence, whole_runs
 from opgauge.ops._cpu.threads import parallel
+from opgauge.ops._cpu.tile.jit_lanes import lanes_of, load, spread, store
 
 uintp = np.uintp
 """Type of indices known to be non-negative: loops over them vectorise."""
@@ -73,35 +74,54 @@ _blend_x, _blend_x_by, _blend_y, _blend_y_by, _blend_by = (_blending(names) for 
 
 
 @njit(**INNER)
-def _gather_run(source: Any, operand: int, starts: Any, step: Any, length: Any, at: Any, held: Any, count: Any) -> None:
-    """Copy the values of one operand for out[at : at + count] to `held`."""
-    last = starts.shape[0] - 1
+def _gather_lines(source: Any, operand: int, starts: Any, step: int, length: Any, lines: Any, held: Any) -> None:
+    """Copy one operand's values of a range of lines to `held`, whole vectors at a time: each line ends the previous.
+
+    The end of `held`, two vectors, is for lines at the end of the operand, past which no vector is loaded.
+    """
+    lanes, at, last = uintp(lanes_of(held)), uintp(0), starts.shape[0] - 1
     if step == 1 and starts[last, operand] == last * np.int64(length):
-        for index in range(count):
-            held[index] = source[at + index]
+        first = lines[0] * length
+        for index in range((lines[1] - lines[0]) * length):
+            held[index] = source[first + index]
         return
-    line, along = _first_line(at, length)
-    place = uintp(starts[line, operand]) + along * step
-    for index in range(count):
-        held[index] = source[place]
-        along, place = along + uintp(1), place + step
-        if along == length and index + uintp(1) < count:
-            line, along = line + uintp(1), uintp(0)
-            place = uintp(starts[line, operand])
+    spare = uintp(held.size) - lanes - lanes
+    for line in range(lines[0], lines[1]):
+        place = uintp(starts[line, operand])
+        if step == 0:
+            near = far = spread(source[place])
+        elif place + lanes + lanes <= uintp(source.size):
+            near, far = load(source, place), load(source, place + lanes)
+        else:
+            for along in range(length):
+                held[spare + along] = source[place + along]
+            near, far = load(held, spare), load(held, spare + lanes)
+        store(held, at, near)
+        if length > lanes:
+            store(held, at + lanes, far)
+        at += length
 
 
 @njit(**INNER)
 def _blend_short(
     x: Any, y: Any, weight: Any, number: Any, out: Any, starts: Any, steps: Any, length: Any, begin: Any, end: Any
 ) -> None:
-    """Compute out[begin:end] for short lines, from copies of the operands: one vector loop computes several lines."""
-    of_x, of_y, of_w = np.empty_like(out[:COPIED]), np.empty_like(out[:COPIED]), np.empty_like(out[:COPIED])
-    for at in range(begin, end, uintp(COPIED)):
-        count = min(uintp(COPIED), end - at)
-        _gather_run(x, 0, starts, uintp(steps[0]), length, at, of_x, count)
-        _gather_run(y, 1, starts, uintp(steps[1]), length, at, of_y, count)
+    """Compute lines `begin` to `end` from copies of the operands: one vector loop computes several lines.
+
+    An operand whose lines all start at 0 is copied once.
+    """
+    size, each = COPIED + 4 * lanes_of(out), uintp(COPIED) // length
+    of_x, of_y, of_w = np.empty(size, out.dtype), np.empty(size, out.dtype), np.empty(size, out.dtype)
+    for line in range(begin, end, each):
+        lines, is_first = (line, min(line + each, end)), line == begin
+        at, count = line * length, (lines[1] - line) * length
+        if is_first or steps[3]:
+            _gather_lines(x, 0, starts, steps[0], length, lines, of_x)
+        if is_first or steps[4]:
+            _gather_lines(y, 1, starts, steps[1], length, lines, of_y)
         if weight.size:
-            _gather_run(weight, 2, starts, uintp(steps[2]), length, at, of_w, count)
+            if is_first or steps[5]:
+                _gather_lines(weight, 2, starts, steps[2], length, lines, of_w)
             for k in range(count):
                 out[at + k] = narrow(_blend(widen(of_x[k]), widen(of_y[k]), widen(of_w[k])), out[at + k])
         else:
@@ -113,13 +133,14 @@ def _blend_short(
 def lerp_lines(x: Any, y: Any, weight: Any, number: Any, out: Any, starts: Any, steps: Any, pieces: int) -> None:
     """Interpolate line by line, in one piece per thread; out flat, an empty weight selects the number.
 
-    starts (lines, 3), steps (3,): offsets of x, y and weight at the start of each line, and their steps along it, 0
-    or 1, in elements.
+    starts (lines, 3), steps (6,): offsets of x, y and weight at the start of each line, and their steps along it, 0
+    or 1, in elements; whether their lines start at different offsets.
     """
-    length, varies = uintp(out.size // starts.shape[0]), steps[0] + 2 * steps[1] + 4 * steps[2]
+    length, varies, lines = uintp(out.size // starts.shape[0]), steps[0] + 2 * steps[1] + 4 * steps[2], starts.shape[0]
     for piece in prange(pieces):
         begin, end = uintp(out.size * piece // pieces), uintp(out.size * (piece + 1) // pieces)
         if length <= SHORT:
+            begin, end = uintp(lines * piece // pieces), uintp(lines * (piece + 1) // pieces)
             _blend_short(x, y, weight, number, out, starts, steps, length, begin, end)
         elif varies == 3:
             _blend_both(x, y, weight, number, out, starts, length, begin, end)

@@ -44,15 +44,16 @@ def test_random_broadcasts(shapes: tuple[Shape, Shape, Shape], dtype: str, as_nu
 
 
 @pytest.mark.parametrize("pieces", [1, 3])
-@pytest.mark.parametrize("length", [3, 7, 9, 300])
-def test_lines_on_the_cpu(length: int, pieces: int) -> None:
+@pytest.mark.parametrize(("rows", "length"), [(5, 3), (5, 7), (5, 9), (5, 300), (300, 2), (130, 5), (90, 7)])
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_lines_on_the_cpu(rows: int, length: int, pieces: int, dtype: str) -> None:
     """Each operand varies along the line or does not, in lines of every kind, divided between threads within a line."""
-    rows, rng = 5, np.random.default_rng(length)
+    rng = np.random.default_rng(length)
     for shapes in product(((rows, length), (rows, 1), (length,)), repeat=3):
-        x, y, weight = (rng.standard_normal(shape).astype(np.float32) for shape in shapes)
+        x, y, weight = (rng.standard_normal(shape).astype(dtype) for shape in shapes)
         full = np.broadcast_shapes(*shapes)
-        out = np.zeros(full, np.float32)
-        run = find_kernel("lerp", "optimized", "cpu", "float32").bind(
+        out = np.zeros(full, dtype)
+        run = find_kernel("lerp", "optimized", "cpu", dtype).bind(
             {"x": x, "y": y, "weight": weight}, find_op("lerp").params(), {"out": out}
         )
         assert isinstance(run, partial)
