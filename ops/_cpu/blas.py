@@ -17,13 +17,19 @@ def matmul(first: Any, second: Any, out: Any = None) -> Any:
     """`numpy.matmul` on all threads of BLAS while processors are free, else on one; their number is put back."""
     if HOST.leaves_processors():
         return np.matmul(first, second, out=out)
-    with _libraries().limit(limits=1, user_api="blas"):
+    limited = [(library, threads) for library in _libraries() if (threads := library.get_num_threads()) != 1]
+    for library, _ in limited:
+        library.set_num_threads(1)
+    try:
         return np.matmul(first, second, out=out)
+    finally:
+        for library, threads in limited:
+            library.set_num_threads(threads)
 
 
 @cache
-def _libraries() -> Any:
-    """The loaded libraries with threads."""
+def _libraries() -> list[Any]:
+    """The loaded libraries for products, whose context manager would take 15 to 20 us per product."""
     from threadpoolctl import ThreadpoolController
 
-    return ThreadpoolController()
+    return list(ThreadpoolController().select(user_api="blas").lib_controllers)

@@ -15,7 +15,6 @@ import numpy as np
 from opgauge.ops._core.dtype import FLOATS
 from opgauge.ops._core.kernel import Bound
 from opgauge.ops._core.registry import kernel
-from opgauge.ops._cpu.threads import count
 from opgauge.ops._cpu.tile import PRODUCT_SPEED, scratch, widened
 from opgauge.ops.conv_data_grad.cpu_classes import classes_of, in_classes
 from opgauge.ops.conv_data_grad.cpu_columns import (
@@ -26,7 +25,8 @@ from opgauge.ops.conv_data_grad.cpu_columns import (
     is_strided_pixels,
     share_products,
 )
-from opgauge.ops.conv_data_grad.cpu_costs import prefers_classes, prefers_taps, prefers_tiles
+from opgauge.ops.conv_data_grad.cpu_costs import prefers_classes, prefers_taps, prefers_tiles, turns
+from opgauge.ops.conv_data_grad.cpu_direct import directly, in_margins, scaled, threads_for, turned
 from opgauge.ops.conv_data_grad.op import ConvDataGradParams, ConvGeometry, geometry, three
 
 HALF_BYTES = 2
@@ -36,16 +36,12 @@ BLOCK, WIDTH = 96, 128
 """Pixels and channels per product with pixels as rows."""
 TASKS = 4
 """Minimum tasks per thread."""
-SCALED = 256
-"""Channels up to which pixels are put together where each channel is scaled."""
 PACKED_AT_ONCE = 8
 MOST_PRODUCTS, FEW_PRODUCTS = 128, 9
 """Channels of dx times channels of dy per group up to which multiply-adds tap by tap may beat a matrix product, and of
 a single group whose taps are dense."""
-LEAST_CUT = 4
+LEAST_CUT = 2
 """Taps per tap that reaches dx from which the latter are copied first."""
-PADDED_BYTES = 1 << 20
-"""Maximum size of slices with margins, of which each tap is one loop: they fit the second-level cache."""
 
 
 @kernel("conv_data_grad", "optimized", "cpu", FLOATS, prepare=True)
@@ -59,7 +55,7 @@ def conv_data_grad(
     **options: Any,
 ) -> Bound:
     """Select a kernel: a matrix product in Numba, multiply-adds tap by tap, or a product by BLAS and a fold."""
-    found = geometry(x_like.shape, filter.shape, ConvDataGradParams(**options))
+    found = _simplest(geometry(x_like.shape, filter.shape, ConvDataGradParams(**options)))
     wide = np.dtype(np.float32) if dy.dtype.itemsize == HALF_BYTES else dy.dtype
     tensors = Tensors(dy, filter, out["dx"], add_to_output, wide)
     taps = _reached_taps(found)
@@ -77,6 +73,15 @@ def conv_data_grad(
         step()
 
     return run
+
+
+def _simplest(found: ConvGeometry) -> ConvGeometry:
+    """The same convolution without strides that move nothing; channels last where both layouts are the same."""
+    axes = zip(found.size, found.kernel, found.padding, found.strides, strict=True)
+    found = replace(found, strides=tuple(1 if (size, taps, p) == (1, 1, 0) else s for size, taps, p, s in axes))
+    if prod((*found.size, *found.out_size, *found.kernel)) == 1:
+        return replace(found, channels_last=True)
+    return replace(found, channels_last=False) if found.channels == found.out_channels == 1 else found
 
 
 def _reached_taps(found: ConvGeometry) -> list[range]:
@@ -98,13 +103,11 @@ def _reached_taps(found: ConvGeometry) -> list[range]:
 
 def _select(found: ConvGeometry, tensors: Tensors) -> Bound:
     """The kernel for a convolution."""
-    if found.channels == found.out_channels == 1:  # both layouts are the same
-        found = replace(found, channels_last=False)
     if tensors.dy.size and tensors.weight.size:
         if found.is_pointwise and found.channels_last and found.groups == found.channels == found.out_channels:
-            return _scaled(found, tensors)
+            return scaled(found, tensors)
         if _small_groups(found, tensors.wide):
-            return _directly(found, tensors)
+            return (turned if turns(found, padded=in_margins(found, tensors.wide) > 0) else directly)(found, tensors)
         if found.groups == 1 and prefers_tiles(found, tensors):
             return (_by_pixels if found.is_pointwise and not found.channels_last else _by_rows)(found, tensors)
         if is_strided_pixels(found):
@@ -123,25 +126,7 @@ def _small_groups(found: ConvGeometry, wide: Any) -> bool:
         return not is_tiny and not found.channels_last and _is_thin(found)
     if found.channels // found.groups * (found.out_channels // found.groups) > MOST_PRODUCTS:
         return False
-    return prefers_taps(found, padded=_in_margins(found, wide) > 0)
-
-
-def _sizes(found: ConvGeometry) -> tuple[tuple[int, int, int], tuple[int, int, int]]:
-    """Three sizes of dx and of dy, those of 1x1 filters as one row."""
-    if found.is_pointwise:
-        row = 1, 1, prod(found.size)
-        return row, row
-    return three(found.size, 1), three(found.out_size, 1)
-
-
-def _in_margins(found: ConvGeometry, wide: Any) -> int:
-    """Elements of a slice of dx and one of dy with margins, of which each tap is one loop.
-
-    0 if the cache does not hold them, or for strides, where taps take loops for each row.
-    """
-    (size, out), padding = _sizes(found), three(found.padding, 0)
-    elements = (size[1] + 2 * padding[1] + out[1]) * (size[2] + 2 * padding[2])
-    return elements if {*found.strides} == {1} and elements * wide.itemsize <= PADDED_BYTES else 0
+    return prefers_taps(found, padded=in_margins(found, wide) > 0)
 
 
 def _is_thin(found: ConvGeometry) -> bool:
@@ -152,68 +137,6 @@ def _is_thin(found: ConvGeometry) -> bool:
     if {*found.strides} == {1} and not found.is_pointwise:
         return products <= FEW_PRODUCTS
     return products == 1 and not has_links(found)
-
-
-def _threads(found: ConvGeometry, tensors: Tensors, speed: int) -> int:
-    """Threads that pay for this convolution, at `speed` relative to plain arithmetic."""
-    moved = sum(array.nbytes for array in (tensors.dy, tensors.weight, tensors.dx))
-    products = found.batch * prod(found.out_size) * found.out_channels * prod(found.kernel)
-    return count(moved, 2.0 * products * (found.channels // found.groups) / speed)
-
-
-def _directly(found: ConvGeometry, tensors: Tensors) -> Bound:
-    """Tap by tap: one call, or two if the filter is transposed first."""
-    from opgauge.ops._cpu.jit import storage
-    from opgauge.ops.conv_data_grad import jit_direct as jit
-
-    threads, (dy, weight, dx, addend, wide) = _threads(found, tensors, 1), tensors
-    (size, out), kernel = _sizes(found), three(found.kernel, 1)
-    per_group, group_outs = found.channels // found.groups, found.out_channels // found.groups
-    strides, padding, dilation = three(found.strides, 1), three(found.padding, 0), three(found.dilation, 1)
-    shape = jit.numbers_of(
-        jit.DirectShape(found.batch, found.groups, per_group, group_outs, size, out, kernel, strides, padding, dilation)
-    )
-    flat = [
-        storage(np.empty(0, dx.dtype) if array is None else array.reshape(-1)) for array in (dy, weight, addend, dx)
-    ]
-    given, weights, added, target = flat
-    if not found.channels_last:
-        padded = _in_margins(found, wide)
-        total = scratch(threads * (padded or size[1] * size[2] + out[1] * out[2]), wide)
-        return lambda: jit.direct_first.on(threads)(shape, given, weights, added, target, total, padded > 0, threads)
-    total = scratch(threads * (size[2] * found.channels + out[2] * found.out_channels), wide)
-    packed = scratch(weight.size, wide)
-
-    def run() -> None:
-        jit.pack_taps.on(1)(shape, weights, packed)
-        jit.direct_last.on(threads)(shape, given, packed, added, target, total, threads)
-
-    return run
-
-
-def _scaled(found: ConvGeometry, tensors: Tensors) -> Bound:
-    """Channels last, each times a number: several pixels are one of more channels, as loops run over channels."""
-    pixels, channels = found.batch * prod(found.size), found.channels
-    together = next(n for n in range(max(1, min(pixels, SCALED // channels)), 0, -1) if pixels % n == 0)
-    width, size = channels * together, (pixels // together,)
-    one = replace(found, batch=1, size=size, out_size=size, kernel=(1,), strides=(1,), padding=(0,), dilation=(1,))
-    repeated = np.empty((together, channels), tensors.weight.dtype)
-    shape = (1, *size, width)
-    step = _directly(
-        replace(one, channels=width, out_channels=width, groups=width),
-        tensors._replace(
-            dy=tensors.dy.reshape(shape),
-            weight=repeated.reshape(width, 1, 1),
-            dx=tensors.dx.reshape(shape),
-            addend=None if tensors.addend is None else tensors.addend.reshape(shape),
-        ),
-    )
-
-    def run() -> None:
-        repeated[...] = tensors.weight.reshape(channels)
-        step()
-
-    return run
 
 
 def _flat(found: ConvGeometry, array: Any) -> Any:
@@ -231,7 +154,10 @@ def _by_pixels(found: ConvGeometry, tensors: Tensors) -> Bound:
     from opgauge.ops.conv_data_grad import jit_pixels as jit
 
     dy, weight, dx, addend, wide = tensors
-    threads, pixels = _threads(found, tensors, PRODUCT_SPEED), PIXELS if found.out_channels <= PIXELS else PIXELS // 2
+    threads, pixels = (
+        threads_for(found, tensors, PRODUCT_SPEED),
+        PIXELS if found.out_channels <= PIXELS else PIXELS // 2,
+    )
     blocks = -(-found.channels // ROWS)
     packed = scratch(blocks * found.out_channels * ROWS, wide)
     given = scratch(threads * pixels * found.out_channels, wide)
@@ -273,7 +199,7 @@ def _by_rows(found: ConvGeometry, tensors: Tensors) -> Bound:
     from opgauge.ops.conv_data_grad import jit_rows as jit
 
     dy, weight, dx, addend, wide = tensors
-    threads, last = _threads(found, tensors, PRODUCT_SPEED), found.channels_last
+    threads, last = threads_for(found, tensors, PRODUCT_SPEED), found.channels_last
     size, out_size = three(found.size, 1), three(found.out_size, 1)
     margins, padded, order, shifts, reach = _padded_walk(found)
     pixels = prod(padded)

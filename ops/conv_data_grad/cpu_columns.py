@@ -106,13 +106,15 @@ def _rows(weight: Any, found: ConvGeometry) -> Any:
     return first.reshape(found.groups, found.out_channels // found.groups, -1).transpose(0, 2, 1)
 
 
-def _some_images(found: ConvGeometry, links: Any, threads: int, rows: Any, dy: Any, addend: Any, dx: Any) -> None:
-    """Some images with channels first: a product by BLAS, then a fold while the columns are in the cache."""
+def _some_images(found: ConvGeometry, links: Any, threads: int, rows: Any, given: Any, addend: Any, dx: Any) -> None:
+    """Some images: a product by BLAS, then a fold into dx, channels first, while the columns are in the cache.
+
+    given: dy or a view of it, (images, groups, Co / groups, pixels).
+    """
     from opgauge.ops.conv_data_grad import jit_fold as jit
 
-    given = dy.reshape(len(dy), found.groups, found.out_channels // found.groups, -1)
     if found.is_pointwise:
-        columns_of(rows, given, dx.reshape(len(dy), found.groups, -1, given.shape[3]))
+        columns_of(rows, given, dx.reshape(len(dx), found.groups, -1, given.shape[3]))
         if addend is not None:
             jit.add_in_place.on(threads)(dx.reshape(-1), addend.reshape(-1))
         return
@@ -120,10 +122,10 @@ def _some_images(found: ConvGeometry, links: Any, threads: int, rows: Any, dy: A
     column = columns_of(rows, given).reshape(-1)
     added = np.empty(0, dx.dtype) if addend is None else addend.reshape(-1)
     if links is not None:
-        jit.fold_links.on(threads)(column, added, dx.reshape(-1), len(dy) * found.channels, *links)
+        jit.fold_links.on(threads)(column, added, dx.reshape(-1), len(dx) * found.channels, *links)
         return
     strides, padding, dilation = three(found.strides, 1), three(found.padding, 0), three(found.dilation, 1)
-    planes = len(dy) * found.channels * sizes[0]
+    planes = len(dx) * found.channels * sizes[0]
     jit.fold.on(threads)(column, added, dx.reshape(-1), planes, sizes, strides, padding, dilation)
 
 
@@ -136,13 +138,14 @@ def _columns_first(found: ConvGeometry, tensors: Tensors) -> Bound:
         rows = _rows(weight, found)
         for first in range(0, found.batch, at_once):
             now = slice(first, first + at_once)
-            _some_images(found, links, threads, rows, dy[now], None if addend is None else addend[now], dx[now])
+            given = dy[now].reshape(-1, found.groups, found.out_channels // found.groups, prod(found.out_size))
+            _some_images(found, links, threads, rows, given, None if addend is None else addend[now], dx[now])
 
     return run
 
 
 def _columns_last(found: ConvGeometry, tensors: Tensors) -> Bound:
-    """Channels last, some images at a time, channels transposed to the front and back; pointwise is one product."""
+    """Channels last, some images at a time: BLAS takes dy transposed, dx is transposed back; 1x1 is one product."""
     dy, weight, dx, addend, wide = tensors
     links, (at_once, threads) = links_of(found), images_at_once(found, wide)
     if found.is_pointwise:
@@ -152,7 +155,8 @@ def _columns_last(found: ConvGeometry, tensors: Tensors) -> Bound:
         rows = _rows(weight, found)
         for first in range(0, found.batch, at_once):
             now = slice(first, first + at_once)
-            given = np.ascontiguousarray(np.moveaxis(dy[now], -1, 1))
+            laid = dy[now].reshape(-1, prod(found.out_size), found.groups, found.out_channels // found.groups)
+            given = laid.transpose(0, 2, 3, 1)
             target = np.empty((len(given), found.channels, *found.size), wide)
             _some_images(found, links, threads, rows, given, None, target)
             moved = np.moveaxis(target, 1, -1)

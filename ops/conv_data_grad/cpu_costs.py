@@ -89,6 +89,8 @@ MULTIPLY_NS = 0.02
 """Time of a multiply-add in a product of BLAS."""
 SPREAD_NS = 0.2
 """Time per element of dx in which the products of a 1x1 filter with strides are spread."""
+TURN_NS = 0.35
+"""Time per element whose channels are copied to the front or back."""
 MORE_DIRECT = 1.2
 """Time tap by tap over that of BLAS up to which the former is preferred, as for tiles."""
 
@@ -98,9 +100,22 @@ def prefers_taps(found: ConvGeometry, *, padded: bool) -> bool:
 
     padded: whether each tap is one loop over a slice with margins.
     """
-    direct_ns = _last_ns(found) if found.channels_last else _first_ns(found, padded=padded)
+    direct_ns = _first_ns(found, padded=padded)
+    if found.channels_last:
+        direct_ns = min(_last_ns(found), direct_ns + _turned_ns(found))
     by_product = found.is_pointwise or is_strided_pixels(found)
     return direct_ns <= MORE_DIRECT * (_products_ns(found) if by_product else _columns_ns(found))
+
+
+def turns(found: ConvGeometry, *, padded: bool) -> bool:
+    """Whether multiply-adds tap by tap are faster on copies with channels first; padded: as in `prefers_taps`."""
+    return found.channels_last and _first_ns(found, padded=padded) + _turned_ns(found) < _last_ns(found)
+
+
+def _turned_ns(found: ConvGeometry) -> float:
+    """Copies of dy, of an addend and of dx, which may be none, to channels first and back."""
+    elements = 2 * found.channels * prod(found.size) + found.out_channels * prod(found.out_size)
+    return 2000 + TURN_NS * found.batch * elements
 
 
 def _first_ns(found: ConvGeometry, *, padded: bool) -> float:
@@ -122,11 +137,10 @@ def _last_ns(found: ConvGeometry) -> float:
     size, outs, taps = three(found.size, 1), found.out_channels // found.groups, prod(found.kernel)
     pixels, pairs = found.batch * prod(found.out_size), outs * found.channels // found.groups
     rows = found.batch if found.is_pointwise else found.batch * size[0] * size[1]
-    spread = 0.15 * pixels * taps // found.kernel[-1] * found.out_channels if outs > 1 else 0.0
+    spread = 0.17 * pixels * taps // found.kernel[-1] * found.out_channels if outs > 1 else 0.0
     elements = found.batch * prod(size) * found.channels
-    return (
-        2100 + 124 * rows + 0.37 * elements + spread + 5.1 * pixels * taps * pairs + 0.44 * taps * outs * found.channels
-    )
+    products = pixels * taps * pairs * (5.4 + 0.08 * found.groups)
+    return 1500 + 180 * rows + 0.14 * elements + spread + products + 0.23 * taps * outs * found.channels
 
 
 def _columns_ns(found: ConvGeometry) -> float:

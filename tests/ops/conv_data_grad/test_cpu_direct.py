@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import product
 
 import numpy as np
 import pytest
 
 from opgauge.ops import FLOATS, ShapeError, dtype_info, find_kernel
-from opgauge.ops.conv_data_grad import cpu, cpu_columns
+from opgauge.ops.conv_data_grad import cpu, cpu_columns, cpu_direct
 from opgauge.ops.conv_data_grad.cpu_classes import classes_of
 from opgauge.ops.conv_data_grad.cpu_columns import FEW_PIXELS, images_at_once, is_strided_pixels
 from opgauge.ops.conv_data_grad.cpu_costs import prefers_classes, prefers_taps, prefers_tiles
@@ -28,16 +29,21 @@ GROUPED = (
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
-@pytest.mark.parametrize(("taps", "padded_bytes"), [(True, cpu.PADDED_BYTES), (True, 0), (False, 0)])
+@pytest.mark.parametrize(("taps", "padded_bytes"), [(True, cpu_direct.PADDED_BYTES), (True, 0), (False, 0)])
+@pytest.mark.parametrize("turned", [False, True])
 def test_threads_share_no_scratch(
-    monkeypatch: pytest.MonkeyPatch, layout: str, padded_bytes: int, *, taps: bool
+    monkeypatch: pytest.MonkeyPatch, layout: str, padded_bytes: int, *, taps: bool, turned: bool
 ) -> None:
-    """Small groups are right on two threads too, in both layouts: tap by tap, with margins or by rows, or by BLAS."""
-    monkeypatch.setattr(cpu, "count", lambda *_: 2)
+    """Small groups are right on two threads too, in both layouts: tap by tap, with margins or by rows, or by BLAS.
+
+    Channels last, also through copies with channels first.
+    """
+    monkeypatch.setattr(cpu, "turns", lambda found, **_: turned and found.channels_last)
+    monkeypatch.setattr(cpu_direct, "count", lambda *_: 2)
     monkeypatch.setattr(cpu, "prefers_taps", lambda *_, **__: taps)
-    monkeypatch.setattr(cpu, "PADDED_BYTES", padded_bytes)
-    for made in GROUPED:
-        case = made.case("float32", layout)
+    monkeypatch.setattr(cpu_direct, "PADDED_BYTES", padded_bytes)
+    for made, dtype in product(GROUPED, ("float32", "bfloat16")):
+        case = made.case(dtype, layout)
         assert complaint(case, inputs_of(case), "optimized") == ""
 
 
@@ -90,10 +96,19 @@ CUT = (
 )
 
 
+ONE_PIXEL = (
+    Convolution((8, 40, 1, 1), (6, 40, 1, 1), params={"strides": 2}),
+    Convolution((5, 12, 1), (8, 3, 1), add=True, params={"groups": 4}),
+    Convolution((5, 12, 1, 1, 1), (12, 1, 1, 1, 1), params={"groups": 12, "strides": (1, 2, 3)}),
+    Convolution((3, 7, 1, 5), (4, 7, 1, 1), add=True, params={"strides": 2}),
+    Convolution((3, 7, 1, 5), (4, 7, 1, 2), params={"strides": (2, 1)}),
+)
+
+
 @pytest.mark.parametrize("layout", LAYOUTS)
-@pytest.mark.parametrize("made", [*THIN, *CUT])
+@pytest.mark.parametrize("made", [*THIN, *CUT, *ONE_PIXEL])
 def test_few_channels_and_filters_larger_than_their_image(made: Convolution, layout: str) -> None:
-    """One channel, the same in both layouts, or few, without groups; taps outside the image, at any padding."""
+    """One channel or one pixel, the same in both layouts, or few, without groups; taps outside, at any padding."""
     for dtype in drawn_of("conv_data_grad", FLOATS):
         case = made.case(dtype, layout)
         assert complaint(case, inputs_of(case), "optimized") == ""

@@ -1,0 +1,126 @@
+"""conv_data_grad on the CPU by multiply-adds tap by tap, in vectors along rows or, channels last, along groups."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from opgauge.ops._core.kernel import Bound
+from opgauge.ops._cpu.threads import count
+from opgauge.ops._cpu.tile import scratch
+from opgauge.ops.conv_data_grad.cpu_columns import Tensors
+from opgauge.ops.conv_data_grad.op import ConvGeometry, three
+
+SCALED = 256
+"""Channels up to which pixels are put together where each channel is scaled."""
+PADDED_BYTES = 1 << 20
+"""Maximum size of slices with margins, of which each tap is one loop: they fit the second-level cache."""
+
+
+def threads_for(found: ConvGeometry, tensors: Tensors, speed: int) -> int:
+    """Threads that pay for this convolution, at `speed` relative to plain arithmetic."""
+    moved = sum(array.nbytes for array in (tensors.dy, tensors.weight, tensors.dx))
+    products = found.batch * prod(found.out_size) * found.out_channels * prod(found.kernel)
+    return count(moved, 2.0 * products * (found.channels // found.groups) / speed)
+
+
+def _sizes(found: ConvGeometry) -> tuple[tuple[int, int, int], tuple[int, int, int]]:
+    """Three sizes of dx and of dy, those of 1x1 filters as one row."""
+    if found.is_pointwise:
+        row = 1, 1, prod(found.size)
+        return row, row
+    return three(found.size, 1), three(found.out_size, 1)
+
+
+def in_margins(found: ConvGeometry, wide: Any) -> int:
+    """Elements of a slice of dx and one of dy with margins, of which each tap is one loop.
+
+    0 if the cache does not hold them, or for strides, where taps take loops for each row.
+    """
+    (size, out), padding = _sizes(found), three(found.padding, 0)
+    elements = (size[1] + 2 * padding[1] + out[1]) * (size[2] + 2 * padding[2])
+    return elements if {*found.strides} == {1} and elements * wide.itemsize <= PADDED_BYTES else 0
+
+
+def directly(found: ConvGeometry, tensors: Tensors) -> Bound:
+    """Tap by tap: one call, or two if the filter is transposed first."""
+    from opgauge.ops._cpu.jit import storage
+    from opgauge.ops.conv_data_grad import jit_direct as jit
+
+    threads, (dy, weight, dx, addend, wide) = threads_for(found, tensors, 1), tensors
+    (size, out), kernel = _sizes(found), three(found.kernel, 1)
+    per_group, group_outs = found.channels // found.groups, found.out_channels // found.groups
+    strides, padding, dilation = three(found.strides, 1), three(found.padding, 0), three(found.dilation, 1)
+    shape = jit.numbers_of(
+        jit.DirectShape(found.batch, found.groups, per_group, group_outs, size, out, kernel, strides, padding, dilation)
+    )
+    flat = [
+        storage(np.empty(0, dx.dtype) if array is None else array.reshape(-1)) for array in (dy, weight, addend, dx)
+    ]
+    given, weights, added, target = flat
+    if not found.channels_last:
+        padded = in_margins(found, wide)
+        total = scratch(threads * (padded or size[1] * size[2] + out[1] * out[2]), wide)
+        return lambda: jit.direct_first.on(threads)(shape, given, weights, added, target, total, padded > 0, threads)
+    total = scratch(threads * (size[2] * found.channels + out[2] * found.out_channels), wide)
+    packed = scratch(weight.size, wide)
+
+    def run() -> None:
+        jit.pack_taps.on(1)(shape, weights, packed)
+        jit.direct_last.on(threads)(shape, given, packed, added, target, total, threads)
+
+    return run
+
+
+def scaled(found: ConvGeometry, tensors: Tensors) -> Bound:
+    """Channels last, each times a number: several pixels are one of more channels, as loops run over channels."""
+    pixels, channels = found.batch * prod(found.size), found.channels
+    together = next(n for n in range(max(1, min(pixels, SCALED // channels)), 0, -1) if pixels % n == 0)
+    width, size = channels * together, (pixels // together,)
+    one = replace(found, batch=1, size=size, out_size=size, kernel=(1,), strides=(1,), padding=(0,), dilation=(1,))
+    repeated = np.empty((together, channels), tensors.weight.dtype)
+    shape = (1, *size, width)
+    step = directly(
+        replace(one, channels=width, out_channels=width, groups=width),
+        tensors._replace(
+            dy=tensors.dy.reshape(shape),
+            weight=repeated.reshape(width, 1, 1),
+            dx=tensors.dx.reshape(shape),
+            addend=None if tensors.addend is None else tensors.addend.reshape(shape),
+        ),
+    )
+
+    def run() -> None:
+        repeated[...] = tensors.weight.reshape(channels)
+        step()
+
+    return run
+
+
+def turned(found: ConvGeometry, tensors: Tensors) -> Bound:
+    """Channels last, of so few groups that vectors along them are short: through copies with channels first."""
+    from opgauge.ops._cpu.jit import storage
+
+    def with_channels_first(array: Any) -> tuple[Any, Any]:
+        """A view of the array's bits, and an array for its copy."""
+        view = np.moveaxis(storage(array), -1, 1)
+        return view, np.empty(view.shape, view.dtype).view(array.dtype)
+
+    given = [array for array in (tensors.dy, tensors.weight, tensors.addend) if array is not None]
+    pairs = [with_channels_first(array) for array in given]
+    back, dx = with_channels_first(tensors.dx)
+    dy, weight, *addend = (copy for _, copy in pairs)
+    laid = Tensors(dy, weight, dx, addend[0] if addend else None, tensors.wide)
+    step = directly(replace(found, channels_last=False), laid)
+    stored = [(storage(copy), view) for view, copy in pairs]
+
+    def run() -> None:
+        for copy, view in stored:
+            copy[...] = view
+        step()
+        back[...] = storage(dx)
+
+    return run
