@@ -75,6 +75,10 @@ def columns_of(rows: Any, given: Any, out: Any = None) -> Any:
     images, groups, outs, pixels = given.shape
     if images == 1 or pixels >= FEW_PIXELS:
         return matmul(rows, given, out=out)
+    if pixels == 1:  # columns of an image are a row of the transposed product, which needs no copies
+        columns = np.empty((images, groups, rows.shape[1], 1), given.dtype) if out is None else out
+        matmul(given[..., 0].transpose(1, 0, 2), rows.transpose(0, 2, 1), out=columns[..., 0].transpose(1, 0, 2))
+        return columns
     beside = given.transpose(1, 2, 0, 3).reshape(groups, outs, images * pixels)
     found = matmul(rows, beside).reshape(groups, -1, images, pixels).transpose(2, 0, 1, 3)
     if out is None:
