@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
-from itertools import product
+from itertools import cycle, product
 from math import inf, prod
 from typing import Any, NamedTuple
 
@@ -201,9 +201,11 @@ def chosen(op: str) -> list[Chosen]:
         return [near_one, *(({"x": x, "y": y}, {"weight": 0.3}) for x, y in pairs), *weighted, *unsummed]
     if op == "lerp":
         shapes: tuple[Shape, ...] = ((1,), (5, 8), (9, 250), (3, 1030), (2, 9001))
-        by_number: list[Chosen] = [({"x": shape, "y": shape}, {"weight": 0.3}) for shape in shapes]
+        # from 1/2 on, x and y are exchanged
+        number = cycle((0.3, 0.7))
+        by_number: list[Chosen] = [({"x": shape, "y": shape}, {"weight": next(number)}) for shape in shapes]
         walked: list[Chosen] = [
-            ({"x": x, "y": y, **({"weight": weight} if weight else {})}, {} if weight else {"weight": 0.3})
+            ({"x": x, "y": y, **({"weight": weight} if weight else {})}, {} if weight else {"weight": next(number)})
             for x, y, weight in WALKED
         ]
         return [*by_number, *(({**same, "weight": same["x"]}, {}) for same, _ in by_number), *walked]
@@ -276,7 +278,8 @@ KERNELS = {
     "lerp": {
         "lerp_flat",
         *(f"{name}_{kind}" for name in ("lerp", "grad") for kind in ("broadcast", "split")),
-        "grad_rows",
+        "reduce_rows_grid",
+        "reduce_rows_lanes",
         "reduce_columns_grid",
         "reduce_elements_lanes",
         "grad_crossed",
