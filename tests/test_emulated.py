@@ -201,8 +201,7 @@ def chosen(op: str) -> list[Chosen]:
         return [near_one, *(({"x": x, "y": y}, {"weight": 0.3}) for x, y in pairs), *weighted, *unsummed]
     if op == "lerp":
         shapes: tuple[Shape, ...] = ((1,), (5, 8), (9, 250), (3, 1030), (2, 9001))
-        # from 1/2 on, x and y are exchanged
-        number = cycle((0.3, 0.7))
+        number = cycle((0.3, 0.7))  # from 1/2 on, x and y are exchanged
         by_number: list[Chosen] = [({"x": shape, "y": shape}, {"weight": next(number)}) for shape in shapes]
         walked: list[Chosen] = [
             ({"x": x, "y": y, **({"weight": weight} if weight else {})}, {} if weight else {"weight": next(number)})
@@ -278,10 +277,7 @@ KERNELS = {
     "lerp": {
         "lerp_flat",
         *(f"{name}_{kind}" for name in ("lerp", "grad") for kind in ("broadcast", "split")),
-        "reduce_rows_grid",
-        "reduce_rows_lanes",
-        "reduce_columns_grid",
-        "reduce_elements_lanes",
+        *(f"reduce_{kind}" for kind in ("rows_grid", "rows_lanes", "columns_grid", "elements_lanes")),
         "grad_crossed",
         "reduce_any",
     },
