@@ -5,12 +5,12 @@ from __future__ import annotations
 import logging
 import os
 from collections import OrderedDict
-from collections.abc import Callable, Hashable
-from contextlib import suppress
+from collections.abc import Callable, Hashable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from pathlib import Path
-from threading import Event, Lock, local
+from threading import Event, Lock, RLock, local
 from time import monotonic, time_ns
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 Answer = TypeVar("Answer")
 _log = logging.getLogger("opgauge")
@@ -81,6 +81,7 @@ class Cache:
         self._own = local()
         self._answers: OrderedDict[Hashable, Any] = OrderedDict()
         self._kept: dict[Hashable, Any] = {}
+        self._turns: dict[Hashable, RLock] = {}
         self._version: Hashable = None
         self._is_followed = False
         self._stop = Event()
@@ -93,23 +94,42 @@ class Cache:
                 self._writes.send()
 
     def get(self, key: Hashable, make: Callable[[], Answer]) -> Answer:
-        """The answer under `key`, made where there is none; two threads may both make it."""
+        """The answer under `key`, made where there is none; threads that want it meanwhile wait for it."""
         answers, kept = self._current()
+        for found in self._found(key, answers, kept):
+            return cast("Answer", found)
+        with self._turn(key):
+            for found in self._found(key, answers, kept):
+                return cast("Answer", found)
+            made = make()
+            with self._lock:
+                # if the version has changed meanwhile, these answers are no longer read
+                answers[key] = made
+                while len(answers) > self._size:
+                    answers.popitem(last=False)
+        return made
+
+    def _found(self, key: Hashable, answers: OrderedDict[Hashable, Any], kept: Mapping[Hashable, Any]) -> list[Any]:
+        """The answer under `key`, if there is one."""
         with self._lock:
             if key in kept:
-                expensive: Answer = kept[key]
-                return expensive
-            if key in answers:
-                answers.move_to_end(key)
-                found: Answer = answers[key]
-                return found
-        made = make()
+                return [kept[key]]
+            if key not in answers:
+                return []
+            answers.move_to_end(key)
+            return [answers[key]]
+
+    @contextmanager
+    def _turn(self, key: Hashable) -> Iterator[None]:
+        """Only one thread at a time makes the answer under `key`."""
         with self._lock:
-            # if the version has changed meanwhile, these answers are no longer read
-            answers[key] = made
-            while len(answers) > self._size:
-                answers.popitem(last=False)
-        return made
+            turn = self._turns.setdefault(key, RLock())
+        with turn:
+            try:
+                yield
+            finally:
+                with self._lock:
+                    self._turns.pop(key, None)
 
     def advance(self) -> bool:
         """Switch to a new version once its expensive answers are computed; returns whether there was one."""

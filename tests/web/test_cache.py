@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from pathlib import Path
 from threading import Event, Thread
 
@@ -31,6 +32,37 @@ def test_an_answer_is_kept_until_the_data_change() -> None:
     data.version = 2
     assert cache.get("a", data.make) == "of 2"
     assert data.made == 2
+
+
+def test_threads_wait_for_an_answer_that_is_being_made() -> None:
+    """It is made once; after a fault the next thread makes it."""
+    cache = Cache(lambda: 1)
+    begun, going = Event(), Event()
+    made: list[str] = []
+
+    def make() -> str:
+        begun.set()
+        going.wait()
+        made.append("")
+        if len(made) == 1:
+            msg = "the first fails"
+            raise ValueError(msg)
+        return "found"
+
+    answers: list[str] = []
+
+    def look() -> None:
+        with suppress(ValueError):
+            answers.append(cache.get("a", make))
+
+    threads = [Thread(target=look) for _ in range(5)]
+    for thread in threads:
+        thread.start()
+    begun.wait()
+    going.set()
+    for thread in threads:
+        thread.join()
+    assert (answers, len(made)) == (["found"] * 4, 2)
 
 
 def test_only_so_many_are_kept() -> None:

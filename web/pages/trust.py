@@ -143,13 +143,17 @@ def _noise(recent: Recent) -> list[dict[str, Any]]:
 
 def _same_commit(reader: Reader, recent: Recent) -> Sequence[dict[str, Any]]:
     """Neighbouring runs of one clean commit in one place, compared: whatever is called slower or faster is false."""
-    found = []
+    pairs: list[tuple[RunInfo, RunInfo]] = []
     before: dict[frozenset[tuple[str, str]], RunInfo] = {}  # by place, whatever was run elsewhere meanwhile
     for head in recent.runs:
         place = frozenset(head.environment.hard.items())
         base, before[place] = before.get(place), head
-        if base is None or not head.commit or base.commit != head.commit or head.commit.endswith("-dirty"):
-            continue
+        if base is not None and head.commit and base.commit == head.commit and not head.commit.endswith("-dirty"):
+            pairs.append((base, head))
+    found: list[dict[str, Any]] = []
+    for base, head in reversed(pairs):
+        if len(found) == PAIRED:
+            break
         words = [one.word for one in compare_runs(reader, base, head)]
         decided = [word for word in words if word in {"slower", "faster", "same", "undecided"}]
         if not decided:
@@ -163,4 +167,4 @@ def _same_commit(reader: Reader, recent: Recent) -> Sequence[dict[str, Any]]:
                 "undecided": decided.count("undecided"),
             }
         )
-    return found[-PAIRED:]
+    return found[::-1]
