@@ -10,9 +10,11 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from threading import Event, Lock, RLock, local
 from time import monotonic, time_ns
-from typing import Any, TypeVar, cast
+from typing import Any, TypeVar
 
 Answer = TypeVar("Answer")
+_MISSING: Any = object()
+"""In place of an answer that there is not; None may be one."""
 _log = logging.getLogger("opgauge")
 
 
@@ -96,28 +98,28 @@ class Cache:
     def get(self, key: Hashable, make: Callable[[], Answer]) -> Answer:
         """The answer under `key`, made where there is none; threads that want it meanwhile wait for it."""
         answers, kept = self._current()
-        for found in self._found(key, answers, kept):
-            return cast("Answer", found)
+        found: Answer = self._find(key, answers, kept)
+        if found is not _MISSING:
+            return found
         with self._turn(key):
-            for found in self._found(key, answers, kept):
-                return cast("Answer", found)
-            made = make()
-            with self._lock:
-                # if the version has changed meanwhile, these answers are no longer read
-                answers[key] = made
-                while len(answers) > self._size:
-                    answers.popitem(last=False)
-        return made
+            found = self._find(key, answers, kept)
+            if found is _MISSING:
+                found = make()
+                with self._lock:
+                    # if the version has changed meanwhile, these answers are no longer read
+                    answers[key] = found
+                    while len(answers) > self._size:
+                        answers.popitem(last=False)
+        return found
 
-    def _found(self, key: Hashable, answers: OrderedDict[Hashable, Any], kept: Mapping[Hashable, Any]) -> list[Any]:
-        """The answer under `key`, if there is one."""
+    def _find(self, key: Hashable, answers: OrderedDict[Hashable, Any], kept: Mapping[Hashable, Any]) -> Any:
+        """The answer under `key`, or `_MISSING`."""
         with self._lock:
             if key in kept:
-                return [kept[key]]
-            if key not in answers:
-                return []
-            answers.move_to_end(key)
-            return [answers[key]]
+                return kept[key]
+            if key in answers:
+                answers.move_to_end(key)
+            return answers.get(key, _MISSING)
 
     @contextmanager
     def _turn(self, key: Hashable) -> Iterator[None]:

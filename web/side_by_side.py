@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from opgauge.harness.errors import NothingError
 from opgauge.harness.store.queries import CaseInfo
 from opgauge.harness.store.run_queries import RunInfo
 from opgauge.web.compared_trial import TrialKey
@@ -52,17 +51,14 @@ def side_by_side(reader: Reader, base: RunInfo, heads: Sequence[RunInfo]) -> lis
 
 
 def _row(key: TrialKey, judged: Sequence[RunComparison], places: Sequence[int | None]) -> SideBySide:
-    words, largest, pair = set(), 0.0, None
-    for one, place in zip(judged, places, strict=True):
-        if place is not None:
-            pair = pair or one.pairs[place]
-            words.add(one.words[place])
-            largest = max(largest, one.ratios[place] or 0.0)
-    if pair is None:
-        msg = f"{key} is in no run"
-        raise NothingError(msg)
-    base_ns = pair.base.median_ns if pair.base else None
-    return SideBySide(pair.known.case, *key[1:], base_ns, judged, places, frozenset(words), largest)
+    known = [(one, place) for one, place in zip(judged, places, strict=True) if place is not None]
+    words = frozenset([one.words[place] for one, place in known])
+    largest = max([one.ratios[place] or 0.0 for one, place in known])
+    first, place = known[0]
+    pair = first.pairs[place]
+    return SideBySide(
+        pair.known.case, *key[1:], pair.base.median_ns if pair.base else None, judged, places, words, largest
+    )
 
 
 def _order(row: SideBySide) -> tuple[bool, float, str]:

@@ -158,19 +158,19 @@ def _push_one(store: Store, run: Run, client: Client, part_bytes: int) -> Pushed
     if _is_current(run, client):
         return Pushed(run, "stored already")
     bodies = list(parts(whole_run(run, store.results(run.id, samples=True), store.ceilings(run.id)), part_bytes))
-    for number in range(ROUNDS):
+    reason = ""
+    for number in range(ROUNDS if len(bodies) > 1 else 1):
+        if number:
+            client.pause(number - 1)
+            if _is_current(run, client):
+                return Pushed(run, "stored already")
         try:
             return Pushed(run, _send(run, client, bodies))
         except ConflictError as error:
-            if len(bodies) == 1 or number == ROUNDS - 1:
-                return Pushed(run, "refused", str(error))
-            client.pause(number)
-            if _is_current(run, client):
-                return Pushed(run, "stored already")
+            reason = str(error)
         except RefusedError as error:
             return Pushed(run, "refused", str(error))
-    msg = "no try was made"
-    raise PushError(msg)
+    return Pushed(run, "refused", reason)
 
 
 def _is_current(run: Run, client: Client) -> bool:

@@ -20,6 +20,7 @@ SHAPES = ((4, 4), (1, 8), (1, 2))
 """Groups and output channels of a group that a thread sums; the last where blocks of the others leave most
 multiprocessors idle."""
 FEWER_ROWS = SHAPES[1][1] // SHAPES[2][1]
+"""Blocks of the last shape in place of one of the second."""
 LONGEST_CHAIN = 256
 """Maximum products that a thread adds one after the other: longer sums lose accuracy."""
 WAVES = 2

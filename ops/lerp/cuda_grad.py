@@ -161,8 +161,8 @@ def _unsummed(*, dout: Any, weight: Any, out: dict[str, Any], subtract: bool) ->
 def _fused(dout: Any, summed: Any, other: Any, shape: Shape, factors: tuple[Any, Any], workspace: Any) -> Bound | None:
     """One gradient summed; the other is written in the same pass unless None.
 
-    None for axes or rows that `_sum` handles: many elements of more than two groups of axes, of two that end with a
-    summed one, or of rows too short for a thread block. workspace: for flagged partial sums.
+    None for axes that `bind_sum` handles: many elements of more than two groups of axes, or of two that end with a
+    summed one. workspace: for flagged partial sums.
     """
     axes = merge_axes(dout.shape, reduced_axes(shape, dout.shape))
     layout, wide = axes.two_groups(), np.dtype(accumulating(dout))

@@ -154,13 +154,10 @@ def _own(request: Request, found: Regression) -> str:
 def _find(reader: Reader, key: str) -> Regression:
     """The regression with a key, else one that had it before more runs moved its beginning; 404 without one."""
     everything, recent = known_regressions(reader), reader.recent()
-    for found in (
-        [one for one in everything if one.key == key],
-        [one for one in everything if key in one.keys(recent)],
-    ):
-        if found:
-            return found[0]
-    raise HTTPException(404, "no such regression in the recent runs")
+    found = [one for one in everything if one.key == key] or [one for one in everything if key in one.keys(recent)]
+    if not found:
+        raise HTTPException(404, "no such regression in the recent runs")
+    return found[0]
 
 
 def _form(

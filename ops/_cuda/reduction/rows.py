@@ -62,15 +62,14 @@ ONCE_THREADS, ONE_ROW_THREADS, WARP_COLLECTS = 512, 1024, 128
 
 
 def rows_plan(problem: ReduceProblem, rows: int, length: int, device: GpuSize) -> ReducePlan:
-    block = _block(problem, rows, length) or _alone(problem, rows, length, device)
-    return rows_beside(problem, rows, length, device, block)
+    few = few_rows(problem, rows, length) or _once(problem, rows, length, device)
+    found = few or _block(problem, rows, length) or _alone(problem, rows, length, device)
+    return found or _grid(problem, rows, length, device) or _lanes(problem, rows, length, device)
 
 
-def rows_beside(
-    problem: ReduceProblem, rows: int, length: int, device: GpuSize, block: ReducePlan | None = None
-) -> ReducePlan:
-    """Plan of kernels whose functor may write beside what it reads; before those for large rows, `block`."""
-    few = few_rows(problem, rows, length) or _once(problem, rows, length, device) or block
+def rows_beside(problem: ReduceProblem, rows: int, length: int, device: GpuSize) -> ReducePlan:
+    """The same by kernels whose functor may write beside what it reads."""
+    few = few_rows(problem, rows, length) or _once(problem, rows, length, device)
     return few or _grid(problem, rows, length, device) or _lanes(problem, rows, length, device)
 
 
