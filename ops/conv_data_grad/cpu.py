@@ -62,7 +62,11 @@ def conv_data_grad(
     if LEAST_CUT * prod(len(kept) for kept in taps) > prod(found.kernel):
         return _select(found, tensors)
     cut = [slice(kept.start, kept.stop) for kept in taps]
-    part = filter[(slice(None), *cut)] if found.channels_last else filter[(slice(None), slice(None), *cut)]
+    per_group = found.channels // found.groups
+    if found.channels_last:
+        part = filter.reshape(found.out_channels, *found.kernel, per_group)[(slice(None), *cut)]
+    else:
+        part = filter.reshape(found.out_channels, per_group, *found.kernel)[(slice(None), slice(None), *cut)]
     copied = np.empty(part.shape, part.dtype)
     padding = tuple(p - kept.start * d for p, kept, d in zip(found.padding, taps, found.dilation, strict=True))
     smaller = replace(found, kernel=tuple(map(len, taps)), padding=padding)
