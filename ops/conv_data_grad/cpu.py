@@ -57,16 +57,12 @@ def conv_data_grad(
     """Select a kernel: a matrix product in Numba, multiply-adds tap by tap, or a product by BLAS and a fold."""
     found = _simplest(geometry(x_like.shape, filter.shape, ConvDataGradParams(**options)))
     wide = np.dtype(np.float32) if dy.dtype.itemsize == HALF_BYTES else dy.dtype
-    tensors = Tensors(dy, filter, out["dx"], add_to_output, wide)
+    tensors = _in_layout(found, Tensors(dy, filter, out["dx"], add_to_output, wide))
     taps = _reached_taps(found)
     if LEAST_CUT * prod(len(kept) for kept in taps) > prod(found.kernel):
         return _select(found, tensors)
     cut = [slice(kept.start, kept.stop) for kept in taps]
-    per_group = found.channels // found.groups
-    if found.channels_last:
-        part = filter.reshape(found.out_channels, *found.kernel, per_group)[(slice(None), *cut)]
-    else:
-        part = filter.reshape(found.out_channels, per_group, *found.kernel)[(slice(None), slice(None), *cut)]
+    part = tensors.weight[(slice(None), *cut) if found.channels_last else (slice(None), slice(None), *cut)]
     copied = np.empty(part.shape, part.dtype)
     padding = tuple(p - kept.start * d for p, kept, d in zip(found.padding, taps, found.dilation, strict=True))
     smaller = replace(found, kernel=tuple(map(len, taps)), padding=padding)
@@ -86,6 +82,22 @@ def _simplest(found: ConvGeometry) -> ConvGeometry:
     if prod((*found.size, *found.out_size, *found.kernel)) == 1:
         return replace(found, channels_last=True)
     return replace(found, channels_last=False) if found.channels == found.out_channels == 1 else found
+
+
+def _in_layout(found: ConvGeometry, tensors: Tensors) -> Tensors:
+    """Views of the tensors in the layout of `found`, which may be another one of the same elements."""
+
+    def view(array: Any, channels: int, lengths: tuple[int, ...]) -> Any:
+        shape = (*lengths, channels) if found.channels_last else (channels, *lengths)
+        return None if array is None else array.reshape(array.shape[0], *shape)
+
+    return Tensors(
+        view(tensors.dy, found.out_channels, found.out_size),
+        view(tensors.weight, found.channels // found.groups, found.kernel),
+        view(tensors.dx, found.channels, found.size),
+        view(tensors.addend, found.channels, found.size),
+        tensors.wide,
+    )
 
 
 def _reached_taps(found: ConvGeometry) -> list[range]:

@@ -65,6 +65,8 @@ ONE_CHANNEL_CUT = Convolution(
     (2, 1, 6, 9, 1), (1, 1, 2, 3, 3), params={"strides": (3, 1, 2), "padding_before": (0, 0, 1)}
 )
 """A channel, whose layouts are the same, by a filter of which some taps meet no pixel."""
+ONE_PIXEL_MISSED = Convolution((1, 2, 1), (1, 2, 1), params={"strides": 3, "padding_before": 1})
+"""A pixel of two channels, whose layouts are the same, that no tap meets."""
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
@@ -135,6 +137,7 @@ def convolutions(draw: st.DrawFn) -> Convolution:
 
 @given(convolutions(), st.sampled_from(drawn_of("conv_data_grad", FLOATS)), st.sampled_from(LAYOUTS))
 @example(ONE_CHANNEL_CUT, "float32", "channels_last")
+@example(ONE_PIXEL_MISSED, "float32", "channels_first")
 @settings(max_examples=80)
 def test_random_convolutions(made: Convolution, dtype: str, layout: str) -> None:
     """Every implementation of ours is within the bound, whatever the rank, sizes, groups, layout and dtype."""
