@@ -1,7 +1,8 @@
 """conv_data_grad on the CPU.
 
-Without groups: a tiled product in Numba, added to the addend, or with strides one for each residue class of pixels.
-Otherwise some images at a time: a product by BLAS, then one fused pass over the result while it is in cache.
+In bfloat16, on processors that have it, products by AMX. Without groups: a tiled product in Numba, added to the addend,
+or with strides one for each residue class of pixels. Otherwise some images at a time: a product by BLAS, then one fused
+pass over the result while it is in cache.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from opgauge.ops._core.dtype import FLOATS
 from opgauge.ops._core.kernel import Bound
 from opgauge.ops._core.registry import kernel
 from opgauge.ops._cpu.tile import PRODUCT_SPEED, scratch, widened
+from opgauge.ops.conv_data_grad.cpu_amx import amx_ns, by_amx
 from opgauge.ops.conv_data_grad.cpu_classes import classes_of, in_classes
 from opgauge.ops.conv_data_grad.cpu_columns import (
     FEW_PIXELS,
@@ -25,7 +27,14 @@ from opgauge.ops.conv_data_grad.cpu_columns import (
     is_strided_pixels,
     share_products,
 )
-from opgauge.ops.conv_data_grad.cpu_costs import prefers_classes, prefers_taps, prefers_tiles, turns
+from opgauge.ops.conv_data_grad.cpu_costs import (
+    others_ns,
+    prefers_classes,
+    prefers_taps,
+    prefers_tiles,
+    turns,
+    woven_ns,
+)
 from opgauge.ops.conv_data_grad.cpu_direct import directly, in_margins, scaled, threads_for, turned
 from opgauge.ops.conv_data_grad.op import ConvDataGradParams, ConvGeometry, geometry, three
 
@@ -119,20 +128,42 @@ def _reached_taps(found: ConvGeometry) -> list[range]:
 
 def _select(found: ConvGeometry, tensors: Tensors) -> Bound:
     """The kernel for a convolution."""
-    if tensors.dy.size and tensors.weight.size:
-        if found.is_pointwise and found.channels_last and found.groups == found.channels == found.out_channels:
-            return scaled(found, tensors)
-        if _small_groups(found, tensors.wide):
-            return (turned if turns(found, padded=in_margins(found, tensors.wide) > 0) else directly)(found, tensors)
-        if found.groups == 1 and prefers_tiles(found, tensors):
-            return (_by_pixels if found.is_pointwise and not found.channels_last else _by_rows)(found, tensors)
-        if is_strided_pixels(found):
-            return in_classes(found, classes_of(found), tensors, by_columns)
-        if found.groups == 1 and {*found.strides} != {1} and prod(found.kernel) > 1:
-            classes = classes_of(found)
-            if prefers_classes(found, (one.geometry for one in classes), tensors.wide):
-                return in_classes(found, classes, tensors, _by_rows)
+    if not tensors.dy.size or not tensors.weight.size:
+        return by_columns(found, tensors)
+    if found.is_pointwise and found.channels_last and found.groups == found.channels == found.out_channels:
+        return scaled(found, tensors)
+    return _with_amx(found, tensors) or _without_amx(found, tensors)
+
+
+def _without_amx(found: ConvGeometry, tensors: Tensors) -> Bound:
+    if _small_groups(found, tensors.wide):
+        return (turned if turns(found, padded=in_margins(found, tensors.wide) > 0) else directly)(found, tensors)
+    if found.groups == 1 and prefers_tiles(found, tensors):
+        return (_by_pixels if found.is_pointwise and not found.channels_last else _by_rows)(found, tensors)
+    if is_strided_pixels(found):
+        return in_classes(found, classes_of(found), tensors, by_columns)
+    if found.groups == 1 and {*found.strides} != {1} and prod(found.kernel) > 1:
+        classes = classes_of(found)
+        if prefers_classes(found, (one.geometry for one in classes), tensors.wide):
+            return in_classes(found, classes, tensors, _by_rows)
     return by_columns(found, tensors)
+
+
+def _with_amx(found: ConvGeometry, tensors: Tensors) -> Bound | None:
+    """Products in bfloat16 by AMX, with strides for each residue class, if they are available and expected to pay."""
+    from opgauge.ops._cpu.tile.jit_amx import is_available
+
+    if tensors.weight.dtype.name != "bfloat16" or not is_available():
+        return None
+    wide = tensors.wide
+    small, padded = _small_groups(found, wide), in_margins(found, wide) > 0
+    most_ns = others_ns(found, wide, padded=padded, small=small)
+    if {*found.strides} == {1}:
+        return by_amx(found, tensors) if amx_ns(found) <= most_ns else None
+    classes = classes_of(found)
+    parts = [one.geometry for one in classes]
+    is_preferred = sum(map(amx_ns, parts)) + woven_ns(found, parts) <= most_ns
+    return in_classes(found, classes, tensors, by_amx) if is_preferred else None
 
 
 def _small_groups(found: ConvGeometry, wide: Any) -> bool:

@@ -110,6 +110,29 @@ def prefers_taps(found: ConvGeometry, *, padded: bool) -> bool:
     return direct_ns <= MORE_DIRECT * (_products_ns(found) if by_product else _columns_ns(found))
 
 
+def others_ns(found: ConvGeometry, wide: np.dtype[Any], *, padded: bool, small: bool) -> float:
+    """Least time of all ways but AMX. padded: as in `prefers_taps`; small: whether groups are small enough for it."""
+    if small:
+        first_ns = _first_ns(found, padded=padded)
+        return min(_last_ns(found), first_ns + _turned_ns(found)) if found.channels_last else first_ns
+    by_product = found.is_pointwise or is_strided_pixels(found)
+    library_ns = _products_ns(found) if by_product else _columns_ns(found)
+    if found.groups > 1 or {*found.strides} != {1}:
+        return library_ns
+    return min(library_ns, _class_ns(found, wide))
+
+
+def woven_ns(found: ConvGeometry, classes: Iterable[ConvGeometry]) -> float:
+    """Time in which the results for residue classes are woven into dx."""
+    cost = CLASSES[found.channels_last]
+    return sum(
+        one.batch
+        * prod(one.size[:-1])
+        * (cost.woven * one.size[-1] * one.channels + cost.row * (1 if one.channels_last else one.channels))
+        for one in classes
+    )
+
+
 def turns(found: ConvGeometry, *, padded: bool) -> bool:
     """Whether multiply-adds tap by tap are faster on copies with channels first; padded: as in `prefers_taps`."""
     return found.channels_last and _first_ns(found, padded=padded) + _turned_ns(found) < _last_ns(found)

@@ -1,0 +1,90 @@
+"""conv_data_grad's products by AMX on the CPU, wherever the processor has it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from opgauge.ops._cpu.tile import jit_amx
+from opgauge.ops.conv_data_grad import cpu, cpu_direct
+from tests.ops.attempts import complaint, inputs_of
+from tests.ops.conv_data_grad.test_conv_data_grad import LAYOUTS, Convolution, convolutions
+
+pytestmark = pytest.mark.skipif(not jit_amx.is_available(), reason="the processor has no AMX")
+
+
+@contextmanager
+def always(threads: int = 1) -> Iterator[list[object]]:
+    """AMX is preferred wherever it can be; yields the calls that were bound by it."""
+    bound: list[object] = []
+    select = cpu._with_amx
+
+    def record(*given: object) -> object:
+        step = select(*given)  # type: ignore[arg-type]
+        bound.extend([] if step is None else [step])
+        return step
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(cpu, "others_ns", lambda *_, **__: np.inf)
+        patch.setattr(cpu, "_with_amx", record)
+        patch.setattr(cpu_direct, "count", lambda *_: threads)
+        yield bound
+
+
+@given(convolutions(), st.sampled_from(LAYOUTS))
+@settings(max_examples=60)
+def test_random_convolutions(made: Convolution, layout: str) -> None:
+    """Products by AMX are within the bound, whatever the rank, sizes, strides, groups and layout."""
+    case = made.case("bfloat16", layout)
+    with always():
+        assert complaint(case, inputs_of(case), "optimized") == ""
+
+
+MANY = (
+    Convolution((2, 70, 19, 21), (97, 70, 3, 3), add=True, params={"padding_before": 1}),
+    Convolution((3, 64, 9, 40), (66, 32, 2, 3), params={"dilation_rate": (2, 1), "groups": 2}),
+    Convolution((2, 40, 30, 30), (33, 40, 3, 3), params={"strides": 2, "padding_before": (1, 0)}),
+    Convolution((1, 17, 5, 9, 11), (50, 17, 3, 2, 3), add=True, params={"padding_before": (1, 0, 2)}),
+    Convolution((4, 100, 25, 25), (130, 100, 1, 1)),
+)
+"""Channels and pixels of several blocks, whole or not."""
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("made", MANY)
+def test_many_blocks(made: Convolution, layout: str, threads: int) -> None:
+    """Sums of many channels and pixels are right on one thread and on two, and are made by AMX."""
+    case = made.case("bfloat16", layout)
+    with always(threads) as bound:
+        assert complaint(case, inputs_of(case), "optimized") == ""
+    assert bound
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_numbers_that_are_not_finite_stay_in_their_place(layout: str) -> None:
+    """A NaN or infinity of dy or the addend reaches no pixel, row or image beside its own, and no other channel."""
+    for made in MANY[:3]:
+        case = Convolution(made.x, made.filter, add=True, params=made.params).case("bfloat16", layout)
+        inputs = inputs_of(case)
+        changed = {name: value.copy() for name, value in inputs.values.items()}
+        for name, value in (("dy", np.nan), ("dy", np.inf), ("add_to_output", np.nan)):
+            flat = changed[name].reshape(-1)
+            flat[[7, flat.size // 2, -1]] = value
+            with always() as bound:
+                assert complaint(case, inputs_of(case, **changed), "optimized") == ""
+            assert bound
+
+
+def test_other_processors_do_without(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing is bound by AMX where it is not available."""
+    monkeypatch.setattr(jit_amx, "is_available", lambda: False)
+    case = MANY[0].case("bfloat16")
+    with always() as bound:
+        assert complaint(case, inputs_of(case), "optimized") == ""
+    assert not bound
