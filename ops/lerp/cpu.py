@@ -72,27 +72,26 @@ def lerp_grad(*, x: Any, y: Any, dout: Any, weight: Any, need_x: bool, need_y: b
         return partial(function.on(threads), flat, dx, dy, wide.type(weight), wide.type(1 - weight), threads)
     if share.size == flat.size and not any(summed):
         return partial(jit.grad_by_weights.on(threads), flat, share, dx, dy, threads)
-    from opgauge.ops.lerp.jit_sums import SHORT_16_BIT, SHORT_SCALED, Factor, scale_lines, scale_short_lines
+    from opgauge.ops._cpu.jit_axes import numbers_of
+    from opgauge.ops.lerp.jit_sums import SHORT_16_BIT, SHORT_SCALED, scale_lines, scale_short_lines
 
-    zero = wide.type(0)
-    if number:
-        factors = Factor(wide.type(1 - weight), zero), Factor(wide.type(weight), zero)
-    else:
-        factors = Factor(wide.type(1), wide.type(-1)), Factor(zero, wide.type(1))
+    chosen = (1 - weight, 0, weight, 0) if number else (1, -1, 0, 1)
+    to_x, to_y = (tuple(map(wide.type, pair)) for pair in (chosen[:2], chosen[2:]))
     shape = () if number else weight.shape
     if not any(summed):
-        outer, _, line, _ = _layout(dout.shape, dout.shape, shape)
+        kept, none, line, _ = _layout(dout.shape, dout.shape, shape)
+        arguments = flat, share, dx, dy, to_x + to_y, numbers_of(kept, none, line)
         if line.length <= (SHORT_16_BIT if dout.itemsize == 2 else SHORT_SCALED):
-            return partial(scale_short_lines.on(threads), flat, share, dx, dy, *factors, outer, line, threads)
-        return partial(scale_lines.on(threads), flat, share, dx, dy, *factors, outer, line)
+            return partial(scale_short_lines.on(threads), *arguments, threads)
+        return partial(scale_lines.on(threads), *arguments)
     steps: list[Bound] = []
-    gradients = ((dx, x.shape, factors[0]), (dy, y.shape, factors[1]))
+    gradients = ((dx, x.shape, to_x), (dy, y.shape, to_y))
     for (target, kept_shape, factor), is_summed, (beside, _, rest) in zip(
         gradients, summed, reversed(gradients), strict=True
     ):
         if is_summed:
             other = nothing if all(summed) else beside
-            steps.append(_sum((flat, share, target, other, factor, rest), kept_shape, dout.shape, shape, threads))
+            steps.append(_sum((flat, share, target, other, factor + rest), kept_shape, dout.shape, shape, threads))
     return steps[0] if len(steps) == 1 else partial(_run, steps)
 
 
@@ -103,13 +102,14 @@ def _run(steps: Sequence[Bound]) -> None:
 
 def _sum(arrays: tuple[Any, ...], gradient: Shape, full: Shape, weight: Shape, threads: int) -> Bound:
     """One gradient of shape `gradient`, summed; arrays: the first arguments of `sum_lines` and `sum_columns`."""
+    from opgauge.ops._cpu.jit_axes import numbers_of
     from opgauge.ops.lerp.jit_sums import TILE, sum_columns, sum_lines
 
     kept, summed, line, is_kept = _layout(full, gradient, weight)
     between = _without_outer_sums(full, gradient)
     if between is not None and line.length <= SHORT_LINE and prod(full) >= LEAST_LINES * line.length:
-        sums, one = np.empty(prod(between)), type(arrays[4])(np.float64(1), np.float64(0))
-        of_sums = sums, np.empty(0), arrays[2], np.empty(0), one, one
+        sums, one = np.empty(prod(between)), (np.float64(1), np.float64(0))
+        of_sums = sums, np.empty(0), arrays[2], np.empty(0), one + one
         outer = _sum((*arrays[:2], sums, *arrays[3:]), between, full, weight, threads)
         return partial(_run, (outer, _sum(of_sums, gradient, between, (), 1)))
     steps: list[Bound] = []
@@ -135,12 +135,12 @@ def _sum(arrays: tuple[Any, ...], gradient: Shape, full: Shape, weight: Shape, t
         units = -(-line.length // TILE) * prod(kept.lengths.tolist())
         splits = 1 if units >= SHARES * threads else min(threads, terms)
         parts = np.empty((splits, results if splits > 1 else 1))
-        total = partial(sum_columns.on(threads), *arrays, kept, summed, line, parts)
+        total = partial(sum_columns.on(threads), *arrays, numbers_of(kept, summed, line), parts)
         return partial(_run, [*steps, total]) if steps else total
     splits = 1 if results >= SHARES * threads else min(threads, terms)
     pieces = min(threads, results) if splits == 1 else 1
     parts = np.empty((splits, results))
-    return partial(sum_lines.on(threads), *arrays, kept, summed, line, parts, pieces)
+    return partial(sum_lines.on(threads), *arrays, numbers_of(kept, summed, line), parts, pieces)
 
 
 def _without_outer_sums(full: Shape, gradient: Shape) -> Shape | None:
@@ -154,7 +154,7 @@ def _without_outer_sums(full: Shape, gradient: Shape) -> Shape | None:
 
 def _layout(full: Shape, gradient: Shape, weight: Shape) -> tuple[Any, Any, Any, bool]:
     """Merged axes of dout: retained by the gradient, summed, the line, and whether the line is retained."""
-    from opgauge.ops.lerp.jit_sums import Axes, InnerAxis
+    from opgauge.ops._cpu.jit_axes import Axes, InnerAxis
 
     steps = merge_operands(full, full, gradient, weight)
     is_kept = [stride != 0 for stride in steps.strides[1]]

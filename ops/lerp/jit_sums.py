@@ -12,6 +12,7 @@ import numpy as np
 from numba import njit, prange
 
 from opgauge.ops._cpu.jit import INNER, narrow, widen
+from opgauge.ops._cpu.jit_axes import layout_of, offsets_at, positions
 from opgauge.ops._cpu.threads import parallel
 
 uintp = np.uintp
@@ -29,27 +30,6 @@ PIECE = 4096
 """Elements summed in the accumulating dtype before the sum is widened to float64."""
 
 
-class Axes(NamedTuple):
-    """Outer axes, outermost first: int64 arrays of lengths and of strides in dout and in weight, in elements."""
-
-    lengths: Any
-    dout: Any
-    weight: Any
-
-
-class InnerAxis(NamedTuple):
-    """The innermost axis: its length, whether weight varies along it, repeats, and last.
-
-    A line that is summed along columns may consist of several repeats of its results: rows of a short innermost axis.
-    last: elements of the last of these lines, which may have fewer rows.
-    """
-
-    length: int
-    dense: bool
-    repeats: int
-    last: int
-
-
 class Factor(NamedTuple):
     """Factor of dout in a gradient, offset + sign weight; for a scalar weight the sign is 0."""
 
@@ -58,24 +38,9 @@ class Factor(NamedTuple):
 
 
 @njit(**INNER)
-def _count(axes: Any) -> int:
-    total = 1
-    for length in axes.lengths:
-        total *= length
-    return total
-
-
-@njit(inline="always", error_model="numpy")
-def _places(index: int, axes: Any) -> Any:
-    """Offsets in dout and in weight of a position along outer axes."""
-    in_dout = in_weight = 0
-    for axis in range(len(axes.lengths) - 1, 0, -1):
-        rest = index // axes.lengths[axis]
-        along = index - rest * axes.lengths[axis]
-        in_dout += along * axes.dout[axis]
-        in_weight += along * axes.weight[axis]
-        index = rest
-    return in_dout + index * axes.dout[0], in_weight + index * axes.weight[0]
+def _factors_of(numbers: Any) -> Any:
+    """Two factors from their offsets and signs, one after the other."""
+    return Factor(numbers[0], numbers[1]), Factor(numbers[2], numbers[3])
 
 
 @njit(**INNER)
@@ -168,100 +133,146 @@ def _add_parts(parts: Any, out: Any) -> None:
         out[result] = narrow(parts[0, result], out[result])
 
 
-@parallel(error_model="numpy")
-def sum_lines(
+@njit(**INNER)
+def _sum_lines_of(
     dout: Any,
     weight: Any,
     out: Any,
     other: Any,
-    factor: Any,
-    rest: Any,
-    kept: Any,
-    summed: Any,
-    line: Any,
+    factors: Any,
+    layout: Any,
     parts: Any,
+    split: int,
+    piece: int,
     pieces: int,
 ) -> None:
+    (kept, summed, line), (factor, rest) = layout_of(layout), _factors_of(factors)
+    results, steps, splits = positions(kept), positions(summed), parts.shape[0]
+    for result in range(results * piece // pieces, results * (piece + 1) // pieces):
+        in_dout, in_weight = offsets_at(result, kept)
+        total = 0.0
+        for step in range(steps * split // splits, steps * (split + 1) // splits):
+            more = offsets_at(step, summed)
+            at, share = in_dout + more[0], in_weight + more[1]
+            if line.length <= SHORT:
+                total += _sum_short_line(dout, at, weight, share, line, factor, rest, other)
+                continue
+            total += _sum_line(dout, at, weight, share, line.dense, factor, line.length)
+            if other.size:
+                _scale_line(dout, at, weight, share, line.dense, rest, other, line.length)
+        parts[split, result] = total
+        if splits == 1:
+            out[result] = narrow(total, out[result])
+
+
+@parallel(error_model="numpy")
+def sum_lines(dout: Any, weight: Any, out: Any, other: Any, factors: Any, layout: Any, parts: Any, pieces: int) -> None:
     """Sum lines into out, one result per position of the retained axes; other = rest dout unless it is empty.
 
-    parts (splits, results) in float64: splits share the summed axes. pieces share the results.
+    factors: of dout in out and in other, each with its sign; layout: retained and summed axes and the line, by
+    `numbers_of`. parts (splits, results) in float64: splits share the summed axes. pieces share the results.
     """
-    results, steps, splits = _count(kept), _count(summed), parts.shape[0]
+    splits = parts.shape[0]
     for task in prange(splits * pieces):
-        split, piece = task // pieces, task - task // pieces * pieces
-        for result in range(results * piece // pieces, results * (piece + 1) // pieces):
-            in_dout, in_weight = _places(result, kept)
-            total = 0.0
-            for step in range(steps * split // splits, steps * (split + 1) // splits):
-                more = _places(step, summed)
-                at, share = in_dout + more[0], in_weight + more[1]
-                if line.length <= SHORT:
-                    total += _sum_short_line(dout, at, weight, share, line, factor, rest, other)
-                    continue
-                total += _sum_line(dout, at, weight, share, line.dense, factor, line.length)
-                if other.size:
-                    _scale_line(dout, at, weight, share, line.dense, rest, other, line.length)
-            parts[split, result] = total
-            if splits == 1:
-                out[result] = narrow(total, out[result])
+        split = task // pieces
+        piece = task - split * pieces
+        _sum_lines_of(dout, weight, out, other, factors, layout, parts, split, piece, pieces)
     if splits > 1:
         _add_parts(parts, out)
 
 
-@parallel(error_model="numpy")
-def sum_columns(
-    dout: Any, weight: Any, out: Any, other: Any, factor: Any, rest: Any, kept: Any, summed: Any, line: Any, parts: Any
+@njit(**INNER)
+def _columns_of(layout: Any) -> Any:
+    """Tiles of a line, and tiles in all."""
+    kept, _, line = layout_of(layout)
+    tiles = (line.length + TILE - 1) // TILE
+    return tiles, positions(kept) * tiles
+
+
+@njit(**INNER)
+def _sum_columns_of(
+    dout: Any,
+    weight: Any,
+    out: Any,
+    other: Any,
+    factors: Any,
+    layout: Any,
+    parts: Any,
+    split: int,
+    slot: int,
+    start: int,
 ) -> None:
-    """Sum along columns into out, one result per element of a line and retained position; other as in sum_lines.
+    (kept, summed, line), (factor, rest) = layout_of(layout), _factors_of(factors)
+    steps, splits = positions(summed), parts.shape[0]
+    inner = summed.lengths[len(summed.lengths) - 1]
+    width = min(TILE, line.length - start)
+    in_dout, in_weight = offsets_at(slot, kept)
+    along = start if line.dense else 0
+    totals = np.zeros(width, np.float64)
+    for step in range(steps * split // splits, steps * (split + 1) // splits):
+        more = offsets_at(step, summed)
+        at, share = in_dout + more[0] + start, in_weight + more[1] + along
+        size = width if line.last == line.length or (step + 1) % inner else line.last
+        _add_line(dout, at, weight, share, line.dense, factor, totals, size)
+        if other.size:
+            _scale_line(dout, at, weight, share, line.dense, rest, other, size)
+    for repeat in range(1, line.repeats):
+        for k in range(uintp(line.length // line.repeats)):
+            totals[k] += totals[uintp(repeat * (line.length // line.repeats)) + k]
+    width = width // line.repeats
+    first = uintp(slot * (line.length // line.repeats) + start)
+    for k in range(uintp(width)):
+        if splits > 1:
+            parts[split, first + k] = totals[k]
+        else:
+            out[first + k] = narrow(totals[k], out[first + k])
+
+
+@parallel(error_model="numpy")
+def sum_columns(dout: Any, weight: Any, out: Any, other: Any, factors: Any, layout: Any, parts: Any) -> None:
+    """Sum along columns into out, one result per element of a line and retained position; the rest as in sum_lines.
 
     parts (splits, results) in float64; results is 1 for a single split.
     """
-    tiles = (line.length + TILE - 1) // TILE
-    units, steps, splits = _count(kept) * tiles, _count(summed), parts.shape[0]
-    inner = summed.lengths[len(summed.lengths) - 1]
+    tiles, units = _columns_of(layout)
+    splits = parts.shape[0]
     for task in prange(splits * units):
-        split, unit = task // units, task - task // units * units
+        split = task // units
+        unit = task - split * units
         slot = unit // tiles
         start = (unit - slot * tiles) * TILE
-        width = min(TILE, line.length - start)
-        in_dout, in_weight = _places(slot, kept)
-        along = start if line.dense else 0
-        totals = np.zeros(width, np.float64)
-        for step in range(steps * split // splits, steps * (split + 1) // splits):
-            more = _places(step, summed)
-            at, share = in_dout + more[0] + start, in_weight + more[1] + along
-            size = width if line.last == line.length or (step + 1) % inner else line.last
-            _add_line(dout, at, weight, share, line.dense, factor, totals, size)
-            if other.size:
-                _scale_line(dout, at, weight, share, line.dense, rest, other, size)
-        for repeat in range(1, line.repeats):
-            for k in range(uintp(line.length // line.repeats)):
-                totals[k] += totals[uintp(repeat * (line.length // line.repeats)) + k]
-        width = width // line.repeats
-        first = uintp(slot * (line.length // line.repeats) + start)
-        for k in range(uintp(width)):
-            if splits > 1:
-                parts[split, first + k] = totals[k]
-            else:
-                out[first + k] = narrow(totals[k], out[first + k])
+        _sum_columns_of(dout, weight, out, other, factors, layout, parts, split, slot, start)
     if splits > 1:
         _add_parts(parts, out)
 
 
+@njit(**INNER)
+def _pieces_of(layout: Any) -> Any:
+    """Pieces of a line, and pieces in all."""
+    outer, _, line = layout_of(layout)
+    pieces = (line.length + PIECE - 1) // PIECE
+    return pieces, positions(outer) * pieces
+
+
+@njit(**INNER)
+def _scale_piece(dout: Any, weight: Any, dx: Any, dy: Any, factors: Any, layout: Any, slot: int, start: int) -> None:
+    (outer, _, line), (to_x, to_y) = layout_of(layout), _factors_of(factors)
+    width = min(PIECE, line.length - start)
+    in_dout, in_weight = offsets_at(slot, outer)
+    at, share = in_dout + start, in_weight + (start if line.dense else 0)
+    if dx.size:
+        _scale_line(dout, at, weight, share, line.dense, to_x, dx, width)
+    if dy.size:
+        _scale_line(dout, at, weight, share, line.dense, to_y, dy, width)
+
+
 @parallel(error_model="numpy")
-def scale_lines(dout: Any, weight: Any, dx: Any, dy: Any, to_x: Any, to_y: Any, outer: Any, line: Any) -> None:
-    """Gradients that are not summed, of a weight that broadcasts; either may be empty."""
-    tiles = (line.length + PIECE - 1) // PIECE
-    for task in prange(_count(outer) * tiles):
-        slot = task // tiles
-        start = (task - slot * tiles) * PIECE
-        width = min(PIECE, line.length - start)
-        in_dout, in_weight = _places(slot, outer)
-        at, share = in_dout + start, in_weight + (start if line.dense else 0)
-        if dx.size:
-            _scale_line(dout, at, weight, share, line.dense, to_x, dx, width)
-        if dy.size:
-            _scale_line(dout, at, weight, share, line.dense, to_y, dy, width)
+def scale_lines(dout: Any, weight: Any, dx: Any, dy: Any, factors: Any, layout: Any) -> None:
+    """Gradients that are not summed, of a weight that broadcasts; either may be empty. factors: of dx and of dy."""
+    each, pieces = _pieces_of(layout)
+    for task in prange(pieces):
+        slot = task // each
+        _scale_piece(dout, weight, dx, dy, factors, layout, slot, (task - slot * each) * PIECE)
 
 
 @njit(**INNER)
@@ -278,26 +289,32 @@ def _copy_weights(weight: Any, outer: Any, line: Any, first: int, count: int, sh
     """Weights of the elements of `count` lines from line `first` on."""
     length, step = uintp(line.length), uintp(1 if line.dense else 0)
     for number in range(count):
-        at, to = uintp(_places(first + number, outer)[1]), uintp(number) * length
+        at, to = uintp(offsets_at(first + number, outer)[1]), uintp(number) * length
         for k in range(length):
             shares[to + k] = weight[at + k * step]
 
 
-@parallel(error_model="numpy")
-def scale_short_lines(
-    dout: Any, weight: Any, dx: Any, dy: Any, to_x: Any, to_y: Any, outer: Any, line: Any, pieces: int
+@njit(**INNER)
+def _scale_short_lines_of(
+    dout: Any, weight: Any, dx: Any, dy: Any, factors: Any, layout: Any, piece: int, pieces: int
 ) -> None:
+    (outer, _, line), (to_x, to_y) = layout_of(layout), _factors_of(factors)
+    lines, at_once = positions(outer), max(1, COPIED // line.length)
+    begin, end = lines * piece // pieces, lines * (piece + 1) // pieces
+    shares = np.empty(at_once * line.length, weight.dtype)
+    for first in range(begin, end, at_once):
+        count = min(at_once, end - first)
+        if first == begin or outer.weight.any():
+            _copy_weights(weight, outer, line, first, count, shares)
+        at = first * line.length
+        if dx.size:
+            _scale_copied(dout, at, shares, to_x, dx, count * line.length)
+        if dy.size:
+            _scale_copied(dout, at, shares, to_y, dy, count * line.length)
+
+
+@parallel(error_model="numpy")
+def scale_short_lines(dout: Any, weight: Any, dx: Any, dy: Any, factors: Any, layout: Any, pieces: int) -> None:
     """Like `scale_lines`, in `pieces` for as many threads: weights are copied, so that one loop takes several lines."""
-    lines, at_once = _count(outer), max(1, COPIED // line.length)
     for piece in prange(pieces):
-        begin, end = lines * piece // pieces, lines * (piece + 1) // pieces
-        shares = np.empty(at_once * line.length, weight.dtype)
-        for first in range(begin, end, at_once):
-            count = min(at_once, end - first)
-            if first == begin or outer.weight.any():
-                _copy_weights(weight, outer, line, first, count, shares)
-            at = first * line.length
-            if dx.size:
-                _scale_copied(dout, at, shares, to_x, dx, count * line.length)
-            if dy.size:
-                _scale_copied(dout, at, shares, to_y, dy, count * line.length)
+        _scale_short_lines_of(dout, weight, dx, dy, factors, layout, piece, pieces)
