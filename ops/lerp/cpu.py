@@ -20,6 +20,8 @@ from opgauge.ops._cpu.threads import count
 LONGER, LEAST_TERMS = 2, 8
 """Weights are repeated for all of a gradient's elements if its lines are then this many times longer, and each is the
 sum of this many terms or more."""
+REPEATED = 256
+"""Maximum line of rows that share a row of weights which is repeated for them."""
 SHORT_LINE, LEAST_LINES, LEAST_OUTER = 128, 1024, 3
 """Maximum line, fewest lines, and fewest terms for which the outermost axes are summed first, in lines of all axes
 inside them."""
@@ -114,22 +116,8 @@ def _sum(arrays: tuple[Any, ...], gradient: Shape, full: Shape, weight: Shape, t
         return partial(_run, (outer, _sum(of_sums, gradient, between, (), 1)))
     steps: list[Bound] = []
     if is_kept:
-        dense = (1,) * (len(full) - len(gradient)) + tuple(gradient)
-        given = (1,) * (len(full) - len(weight)) + tuple(weight)
-        fits = all(length in {1, kept_length} for length, kept_length in zip(given, dense, strict=True))
-        longer = _layout(full, gradient, gradient)
-        is_worth = prod(gradient) * LEAST_TERMS <= prod(full) and longer[2].length >= LONGER * line.length
-        share = arrays[1]
-        if share.size and fits and is_worth:
-            share = np.broadcast_to(share.reshape(given), dense)
-            kept, summed, line, _ = longer
-        size = share.size
-        summed, line = _in_longer_lines(summed, line, is_same=size == line.length)
-        rows = line.length // size if line.dense and 0 < size < line.length and not summed.weight.any() else 1
-        if rows > 1 or share is not arrays[1]:
-            repeated = np.empty((rows, *share.shape), share.dtype)
-            steps.append(partial(np.copyto, repeated, share))
-            arrays = (arrays[0], repeated.reshape(-1), *arrays[2:])
+        share, kept, summed, line = _with_long_lines(arrays[1], (kept, summed, line), gradient, full, weight, steps)
+        arrays = (arrays[0], share.reshape(-1), *arrays[2:])
     results, terms = prod(gradient), prod(summed.lengths.tolist())
     if is_kept:
         units = -(-line.length // TILE) * prod(kept.lengths.tolist())
@@ -168,21 +156,56 @@ def _layout(full: Shape, gradient: Shape, weight: Shape) -> tuple[Any, Any, Any,
     return found[0], found[1], InnerAxis(length, steps.strides[2][-1] == 1, 1, length), is_kept[-1]
 
 
-def _in_longer_lines(summed: Any, line: Any, *, is_same: bool) -> tuple[Any, Any]:
+def _with_long_lines(
+    share: Any, layout: tuple[Any, Any, Any], gradient: Shape, full: Shape, weight: Shape, steps: list[Bound]
+) -> tuple[Any, Any, Any, Any]:
+    """Weights, axes and line whose line is as long as pays: rows of a short retained line follow one another.
+
+    The weights are `share`, or a copy that an additional step of `steps` fills.
+    """
+    (kept, summed, line), rank = layout, len(full)
+    given, dense = ((1,) * (rank - len(shape)) + tuple(shape) for shape in (weight, gradient))
+    if share.size:
+        is_within = all(length in {1, whole} for length, whole in zip(given, dense, strict=True))
+        inner = rank - next(k for k, (a, b) in enumerate(zip(dense[::-1], full[::-1], strict=True)) if a != b)
+        per_row = given[:inner] + full[inner:]
+        for wanted, is_apt in (dense, is_within), (per_row, not line.dense and summed.weight[-1] != 0):
+            longer = _layout(full, gradient, wanted)
+            pays = longer[2].length >= LONGER * line.length or wanted is per_row
+            if is_apt and pays and prod(wanted) * LEAST_TERMS <= prod(full):
+                share = _repeated(share.reshape(given), wanted, steps)
+                kept, summed, line, _ = longer
+                break
+    return _in_longer_lines(share, kept, summed, line, steps)
+
+
+def _repeated(share: Any, shape: Shape, steps: list[Bound]) -> Any:
+    """A copy of weights in the shape to which they broadcast, made by an additional step."""
+    copy = np.empty(shape, share.dtype)
+    steps.append(partial(np.copyto, copy, share))
+    return copy
+
+
+def _in_longer_lines(share: Any, kept: Any, summed: Any, line: Any, steps: list[Bound]) -> tuple[Any, Any, Any, Any]:
     """Merge several rows of a short retained innermost axis into one line, if the next axis is summed.
 
-    They fit a tile, and the last line may have fewer; weight must be one number for each, as dense as dout, or the
-    same row for all (`is_same`).
+    They fit a tile, and the last line may have fewer. Weights are one number for each, as dense as dout, or one for
+    all; rows that share a row of weights get it repeated.
     """
     from opgauge.ops.lerp.jit_sums import TILE
 
-    apart = summed.dout[-1] != line.length
-    if apart or (summed.weight[-1] != (line.length if line.dense else 0) and not (line.dense and is_same)):
-        return summed, line
+    is_shared = line.dense and summed.weight[-1] == 0
+    if summed.dout[-1] != line.length or summed.weight[-1] not in {0, line.length if line.dense else 0}:
+        return share, kept, summed, line
     rows = int(summed.lengths[-1])
-    repeats = max(1, min(rows, TILE // line.length))
+    most = REPEATED if is_shared and share.size > line.length else TILE
+    repeats = max(1, min(rows, most // line.length))
     scale = np.ones(len(summed.lengths), np.int64)
     scale[-1] = repeats
     longer = type(summed)(-(-summed.lengths // scale), summed.dout * scale, summed.weight * scale)
+    if is_shared and repeats > 1:
+        lines = share.reshape(-1, 1, line.length)
+        share = _repeated(lines, (len(lines), repeats, line.length), steps)
+        kept, longer = (axes._replace(weight=axes.weight * repeats) for axes in (kept, longer))
     last = line.length * (rows - (int(longer.lengths[-1]) - 1) * repeats)
-    return longer, line._replace(length=line.length * repeats, repeats=repeats, last=last)
+    return share, kept, longer, line._replace(length=line.length * repeats, repeats=repeats, last=last)

@@ -124,6 +124,31 @@ def _sum_short_line(
 
 
 @njit(**INNER)
+def _add_short_lines(
+    dout: Any,
+    at: int,
+    weight: Any,
+    at_weight: int,
+    rows: int,
+    summed: Any,
+    line: Any,
+    factors: Any,
+    totals: Any,
+    other: Any,
+) -> None:
+    """Add rows of the innermost summed axis, shorter than vectors, to totals; other as in sum_lines."""
+    (factor, rest), last, step = factors, len(summed.lengths) - 1, uintp(1 if line.dense else 0)
+    for row in range(rows):
+        first, share = uintp(at + row * summed.dout[last]), uintp(at_weight + row * summed.weight[last])
+        for k in range(uintp(line.length)):
+            value = widen(dout[first + k])
+            part = widen(weight[share + k * step]) if weight.size else factor.sign * 0
+            totals[k] += np.float64(factor.offset + factor.sign * part) * np.float64(value)
+            if other.size:
+                other[first + k] = narrow((rest.offset + rest.sign * part) * value, other[first + k])
+
+
+@njit(**INNER)
 def _add_parts(parts: Any, out: Any) -> None:
     """Set out to the sums over the splits. Serial, as a sum in a parallel function starts threads for each result."""
     for split in range(1, parts.shape[0]):
@@ -209,7 +234,13 @@ def _sum_columns_of(
     in_dout, in_weight = offsets_at(slot, kept)
     along = start if line.dense else 0
     totals = np.zeros(width, np.float64)
-    for step in range(steps * split // splits, steps * (split + 1) // splits):
+    first, end = steps * split // splits, steps * (split + 1) // splits
+    while line.length <= SHORT and first < end:
+        more, rows = offsets_at(first, summed), min(inner - first % inner, end - first)
+        at, share = in_dout + more[0], in_weight + more[1]
+        _add_short_lines(dout, at, weight, share, rows, summed, line, (factor, rest), totals, other)
+        first += rows
+    for step in range(first, end):
         more = offsets_at(step, summed)
         at, share = in_dout + more[0] + start, in_weight + more[1] + along
         size = width if line.last == line.length or (step + 1) % inner else line.last
@@ -219,13 +250,12 @@ def _sum_columns_of(
     for repeat in range(1, line.repeats):
         for k in range(uintp(line.length // line.repeats)):
             totals[k] += totals[uintp(repeat * (line.length // line.repeats)) + k]
-    width = width // line.repeats
-    first = uintp(slot * (line.length // line.repeats) + start)
-    for k in range(uintp(width)):
+    place = uintp(slot * (line.length // line.repeats) + start)
+    for k in range(uintp(width // line.repeats)):
         if splits > 1:
-            parts[split, first + k] = totals[k]
+            parts[split, place + k] = totals[k]
         else:
-            out[first + k] = narrow(totals[k], out[first + k])
+            out[place + k] = narrow(totals[k], out[place + k])
 
 
 @parallel(error_model="numpy")
