@@ -15,11 +15,14 @@ from opgauge.ops._core.kernel import Bound
 from opgauge.ops._core.op import Shape
 from opgauge.ops._core.registry import kernel
 from opgauge.ops._cpu import streaming
-from opgauge.ops._cpu.threads import count
+from opgauge.ops._cpu.threads import count, pieces_for
 
 LONGER, LEAST_TERMS = 2, 8
 """Weights are repeated for all of a gradient's elements if its lines are then this many times longer, and each is the
 sum of this many terms or more."""
+SHORT_ROW, LEAST_ROW = 64, 4
+"""Maximum retained line for which any repetition of weights pays, up to dout's shape, and that up to which it does not:
+a row of few elements takes 20 to 40 ns however short."""
 REPEATED = 256
 """Maximum line of rows that share a row of weights which is repeated for them."""
 SHORT_LINE, LEAST_LINES, LEAST_OUTER = 128, 1024, 3
@@ -85,7 +88,7 @@ def lerp_grad(*, x: Any, y: Any, dout: Any, weight: Any, need_x: bool, need_y: b
         arguments = flat, share, dx, dy, to_x + to_y, numbers_of(kept, none, line)
         if line.length <= (SHORT_16_BIT if dout.itemsize == 2 else SHORT_SCALED):
             return partial(scale_short_lines.on(threads), *arguments, threads)
-        return partial(scale_lines.on(threads), *arguments)
+        return partial(scale_lines.on(threads), *arguments, pieces_for(threads, SHARES))
     steps: list[Bound] = []
     gradients = ((dx, x.shape, to_x), (dy, y.shape, to_y))
     for (target, kept_shape, factor), is_summed, (beside, _, rest) in zip(
@@ -123,7 +126,8 @@ def _sum(arrays: tuple[Any, ...], gradient: Shape, full: Shape, weight: Shape, t
         units = -(-line.length // TILE) * prod(kept.lengths.tolist())
         splits = 1 if units >= SHARES * threads else min(threads, terms)
         parts = np.empty((splits, results if splits > 1 else 1))
-        total = partial(sum_columns.on(threads), *arrays, numbers_of(kept, summed, line), parts)
+        pieces = min(units, pieces_for(threads, SHARES)) if splits == 1 else 1
+        total = partial(sum_columns.on(threads), *arrays, numbers_of(kept, summed, line), parts, pieces)
         return partial(_run, [*steps, total]) if steps else total
     splits = 1 if results >= SHARES * threads else min(threads, terms)
     pieces = min(threads, results) if splits == 1 else 1
@@ -169,10 +173,12 @@ def _with_long_lines(
         is_within = all(length in {1, whole} for length, whole in zip(given, dense, strict=True))
         inner = rank - next(k for k, (a, b) in enumerate(zip(dense[::-1], full[::-1], strict=True)) if a != b)
         per_row = given[:inner] + full[inner:]
-        for wanted, is_apt in (dense, is_within), (per_row, not line.dense and summed.weight[-1] != 0):
+        varies = not line.dense and summed.weight[-1] != 0
+        least_terms = LEAST_TERMS if line.length > SHORT_ROW else 1
+        for wanted, is_apt in (dense, is_within), (per_row, varies), (full, LEAST_ROW < line.length <= SHORT_ROW):
             longer = _layout(full, gradient, wanted)
             pays = longer[2].length >= LONGER * line.length or wanted is per_row
-            if is_apt and pays and prod(wanted) * LEAST_TERMS <= prod(full):
+            if is_apt and pays and prod(wanted) * least_terms <= prod(full):
                 share = _repeated(share.reshape(given), wanted, steps)
                 kept, summed, line, _ = longer
                 break

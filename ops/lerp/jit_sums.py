@@ -207,14 +207,6 @@ def sum_lines(dout: Any, weight: Any, out: Any, other: Any, factors: Any, layout
 
 
 @njit(**INNER)
-def _columns_of(layout: Any) -> Any:
-    """Tiles of a line, and tiles in all."""
-    kept, _, line = layout_of(layout)
-    tiles = (line.length + TILE - 1) // TILE
-    return tiles, positions(kept) * tiles
-
-
-@njit(**INNER)
 def _sum_columns_of(
     dout: Any,
     weight: Any,
@@ -224,85 +216,84 @@ def _sum_columns_of(
     layout: Any,
     parts: Any,
     split: int,
-    slot: int,
-    start: int,
+    piece: int,
+    pieces: int,
 ) -> None:
     (kept, summed, line), (factor, rest) = layout_of(layout), _factors_of(factors)
-    steps, splits = positions(summed), parts.shape[0]
-    inner = summed.lengths[len(summed.lengths) - 1]
-    width = min(TILE, line.length - start)
-    in_dout, in_weight = offsets_at(slot, kept)
-    along = start if line.dense else 0
-    totals = np.zeros(width, np.float64)
-    first, end = steps * split // splits, steps * (split + 1) // splits
-    while line.length <= SHORT and first < end:
-        more, rows = offsets_at(first, summed), min(inner - first % inner, end - first)
-        at, share = in_dout + more[0], in_weight + more[1]
-        _add_short_lines(dout, at, weight, share, rows, summed, line, (factor, rest), totals, other)
-        first += rows
-    for step in range(first, end):
-        more = offsets_at(step, summed)
-        at, share = in_dout + more[0] + start, in_weight + more[1] + along
-        size = width if line.last == line.length or (step + 1) % inner else line.last
-        _add_line(dout, at, weight, share, line.dense, factor, totals, size)
-        if other.size:
-            _scale_line(dout, at, weight, share, line.dense, rest, other, size)
-    for repeat in range(1, line.repeats):
-        for k in range(uintp(line.length // line.repeats)):
-            totals[k] += totals[uintp(repeat * (line.length // line.repeats)) + k]
-    place = uintp(slot * (line.length // line.repeats) + start)
-    for k in range(uintp(width // line.repeats)):
-        if splits > 1:
-            parts[split, place + k] = totals[k]
-        else:
-            out[place + k] = narrow(totals[k], out[place + k])
+    tiles, splits, inner = (line.length + TILE - 1) // TILE, parts.shape[0], summed.lengths[len(summed.lengths) - 1]
+    units, steps, results = positions(kept) * tiles, positions(summed), line.length // line.repeats
+    totals = np.empty(min(TILE, line.length), np.float64)
+    for unit in range(units * piece // pieces, units * (piece + 1) // pieces):
+        slot = unit // tiles
+        start = (unit - slot * tiles) * TILE
+        width = min(TILE, line.length - start)
+        in_dout, in_weight = offsets_at(slot, kept)
+        along = start if line.dense else 0
+        totals[:width] = 0
+        first, end = steps * split // splits, steps * (split + 1) // splits
+        while line.length <= SHORT and first < end:
+            more, rows = offsets_at(first, summed), min(inner - first % inner, end - first)
+            at, share = in_dout + more[0], in_weight + more[1]
+            _add_short_lines(dout, at, weight, share, rows, summed, line, (factor, rest), totals, other)
+            first += rows
+        for step in range(first, end):
+            more = offsets_at(step, summed)
+            at, share = in_dout + more[0] + start, in_weight + more[1] + along
+            size = width if line.last == line.length or (step + 1) % inner else line.last
+            _add_line(dout, at, weight, share, line.dense, factor, totals, size)
+            if other.size:
+                _scale_line(dout, at, weight, share, line.dense, rest, other, size)
+        for repeat in range(1, line.repeats):
+            for k in range(uintp(results)):
+                totals[k] += totals[uintp(repeat * results) + k]
+        place = uintp(slot * results + start)
+        for k in range(uintp(width // line.repeats)):
+            if splits > 1:
+                parts[split, place + k] = totals[k]
+            else:
+                out[place + k] = narrow(totals[k], out[place + k])
 
 
 @parallel(error_model="numpy")
-def sum_columns(dout: Any, weight: Any, out: Any, other: Any, factors: Any, layout: Any, parts: Any) -> None:
+def sum_columns(
+    dout: Any, weight: Any, out: Any, other: Any, factors: Any, layout: Any, parts: Any, pieces: int
+) -> None:
     """Sum along columns into out, one result per element of a line and retained position; the rest as in sum_lines.
 
     parts (splits, results) in float64; results is 1 for a single split.
     """
-    tiles, units = _columns_of(layout)
     splits = parts.shape[0]
-    for task in prange(splits * units):
-        split = task // units
-        unit = task - split * units
-        slot = unit // tiles
-        start = (unit - slot * tiles) * TILE
-        _sum_columns_of(dout, weight, out, other, factors, layout, parts, split, slot, start)
+    for task in prange(splits * pieces):
+        split = task // pieces
+        _sum_columns_of(dout, weight, out, other, factors, layout, parts, split, task - split * pieces, pieces)
     if splits > 1:
         _add_parts(parts, out)
 
 
 @njit(**INNER)
-def _pieces_of(layout: Any) -> Any:
-    """Pieces of a line, and pieces in all."""
-    outer, _, line = layout_of(layout)
-    pieces = (line.length + PIECE - 1) // PIECE
-    return pieces, positions(outer) * pieces
-
-
-@njit(**INNER)
-def _scale_piece(dout: Any, weight: Any, dx: Any, dy: Any, factors: Any, layout: Any, slot: int, start: int) -> None:
+def _scale_lines_of(
+    dout: Any, weight: Any, dx: Any, dy: Any, factors: Any, layout: Any, piece: int, pieces: int
+) -> None:
     (outer, _, line), (to_x, to_y) = layout_of(layout), _factors_of(factors)
-    width = min(PIECE, line.length - start)
-    in_dout, in_weight = offsets_at(slot, outer)
-    at, share = in_dout + start, in_weight + (start if line.dense else 0)
-    if dx.size:
-        _scale_line(dout, at, weight, share, line.dense, to_x, dx, width)
-    if dy.size:
-        _scale_line(dout, at, weight, share, line.dense, to_y, dy, width)
+    each = (line.length + PIECE - 1) // PIECE
+    units = positions(outer) * each
+    for unit in range(units * piece // pieces, units * (piece + 1) // pieces):
+        slot = unit // each
+        start = (unit - slot * each) * PIECE
+        width = min(PIECE, line.length - start)
+        in_dout, in_weight = offsets_at(slot, outer)
+        at, share = in_dout + start, in_weight + (start if line.dense else 0)
+        if dx.size:
+            _scale_line(dout, at, weight, share, line.dense, to_x, dx, width)
+        if dy.size:
+            _scale_line(dout, at, weight, share, line.dense, to_y, dy, width)
 
 
 @parallel(error_model="numpy")
-def scale_lines(dout: Any, weight: Any, dx: Any, dy: Any, factors: Any, layout: Any) -> None:
+def scale_lines(dout: Any, weight: Any, dx: Any, dy: Any, factors: Any, layout: Any, pieces: int) -> None:
     """Gradients that are not summed, of a weight that broadcasts; either may be empty. factors: of dx and of dy."""
-    each, pieces = _pieces_of(layout)
-    for task in prange(pieces):
-        slot = task // each
-        _scale_piece(dout, weight, dx, dy, factors, layout, slot, (task - slot * each) * PIECE)
+    for piece in prange(pieces):
+        _scale_lines_of(dout, weight, dx, dy, factors, layout, piece, pieces)
 
 
 @njit(**INNER)
