@@ -14,15 +14,16 @@ MOST = 10
 
 
 def annotate(run: GateRun) -> list[str]:
-    """A line for each of the first failures, and one for waivers that need attention."""
+    """A line for each of the gravest failures, warnings for what the policy allows, and for waivers in disorder."""
     top = repository_top(run.head.path)
-    lines = [_failure(run, one, top) for one in run.outcome.failures[:MOST]]
+    lines = [_flag(run, one, top, "error") for one in report.failures(run)[:MOST]]
+    lines += [_flag(run, one, top, "warning") for one in report.tolerated(run)[:MOST]]
     lines += [_command("error", "opgauge: demand", str(one)) for one in run.outcome.breaches[:MOST]]
     stale = [str(one) for one in run.outcome.waivers if str(one.state) not in {"used", "its cases were not compared"}]
     return lines + [_command("warning", "opgauge: waiver", text) for text in stale[:MOST]]
 
 
-def _failure(run: GateRun, found: Comparison, top: Path) -> str:
+def _flag(run: GateRun, found: Comparison, top: Path, level: str) -> str:
     record = run.records.get(found.subject)
     place = {}
     if record is not None:
@@ -31,7 +32,7 @@ def _failure(run: GateRun, found: Comparison, top: Path) -> str:
             place = {"file": file.relative_to(top).as_posix(), "line": str(record.job.trial["case"]["line"])}
     change = f" {report.percent(found.ratio)} ({report.interval(found)})" if found.interval else ""
     text = f"{found.subject}: {report.word(found)}{change}: {report.why(found)}\n{report.reproduce(run, found)}"
-    return _command("error", f"opgauge: {report.word(found)}", text, **place)
+    return _command(level, f"opgauge: {report.word(found)}", text, **place)
 
 
 def _command(level: str, title: str, text: str, **properties: str) -> str:

@@ -18,7 +18,7 @@ _UNPRINTABLE = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff
 def junit(run: GateRun) -> str:
     """A suite per op, a test per case: slower and undecided fail, broken is an error, the rest is skipped.
 
-    A case with a waiver passes; a demand that is not met fails its case.
+    A case with a waiver passes; a demand that is not met fails its case. A verdict that the policy allows is skipped.
     """
     root = ET.Element("testsuites", name="opgauge gate")
     by_op: dict[str, list[Comparison]] = {}
@@ -59,7 +59,7 @@ def _test(run: GateRun, found: Comparison) -> ET.Element:
         child.text = _clean("\n".join(_lines(run, found)))
     elif breaches:
         ET.SubElement(test, "failure", type="demand", message=_clean("; ".join(breaches)))
-    elif found.verdict is None:
+    elif found.verdict is None or any(one is found for one in report.tolerated(run)):
         ET.SubElement(test, "skipped", message=f"{report.word(found)}: {message}")
     return test
 

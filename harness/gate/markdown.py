@@ -56,7 +56,7 @@ def _waived(run: GateRun) -> Iterable[str]:
 
 def _method(run: GateRun) -> str:
     how = (
-        f"Exit code {int(run.outcome.code)}. Both trees' `ops` were measured by one harness (contract {VERSION}) in "
+        f"Exit code {int(run.outcome.code)}. Both trees were measured by one harness (contract {VERSION}) in "
         f"{run.clock.blocks} fresh processes, in random order within balance; {run.seconds:.0f} s in all, "
         f"{report.spent(run)}. A change is the ratio of head to base, its interval holds it in 99 of 100 "
         "runs, and of the cases called slower at most 1 in 100 is a false alarm. *undecided* is not a pass: neither "

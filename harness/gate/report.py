@@ -76,8 +76,22 @@ def why(found: Comparison) -> str:
 
 def in_order(run: GateRun) -> list[Comparison]:
     """Comparisons in order of gravity; those without a verdict last."""
-    places = {verdict: place for place, verdict in enumerate(ORDER)}
-    return sorted(run.found, key=lambda one: places.get(one.verdict, len(ORDER)) if one.verdict else len(ORDER))
+    return sorted(run.found, key=_place)
+
+
+def _place(found: Comparison) -> int:
+    return ORDER.index(found.verdict) if found.verdict in ORDER else len(ORDER)
+
+
+def failures(run: GateRun) -> list[Comparison]:
+    """Failing comparisons without a waiver, gravest first."""
+    return sorted(run.outcome.failures, key=_place)
+
+
+def tolerated(run: GateRun) -> list[Comparison]:
+    """Flagged comparisons that neither fail nor have a waiver: the policy allows undecided ones, for example."""
+    others = [*run.outcome.failures, *(one for one, _ in run.outcome.excused)]
+    return [one for one in flagged(run) if not any(one is other for other in others)]
 
 
 def flagged(run: GateRun) -> list[Comparison]:

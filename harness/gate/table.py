@@ -28,7 +28,7 @@ def show(run: GateRun, console: Console, *, every: bool = True) -> None:
     ):
         for line in lines:
             console.print(escape(f"{title}: {line}"), highlight=False)
-    for one in run.outcome.failures[:3]:
+    for one in report.failures(run)[:3]:
         console.print(escape(f"again:  {report.reproduce(run, one)}"), highlight=False, soft_wrap=True)
     if run.seconds:
         blocks = counted(run.clock.blocks, "block")

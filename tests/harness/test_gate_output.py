@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from dataclasses import replace
+from datetime import date
 from pathlib import Path
 from xml.etree import ElementTree as ET
 
@@ -18,11 +19,14 @@ from opgauge.harness.cli.gate_options import refuse_unwritable
 from opgauge.harness.cli.gate_reports import Reports, write
 from opgauge.harness.gate import report
 from opgauge.harness.gate.annotation import annotate
+from opgauge.harness.gate.gate import judge
 from opgauge.harness.gate.junit import junit
 from opgauge.harness.gate.markdown import markdown, text
+from opgauge.harness.gate.policy import Policy
 from opgauge.harness.gate.record import BASE, BlockOutcome
 from opgauge.harness.gate.table import show
-from opgauge.harness.judge.verdict import Comparison, Kind, Reason, Verdict
+from opgauge.harness.gate.waiver import Waiver
+from opgauge.harness.judge.verdict import Comparison, Kind, Reason, Subject, Verdict
 from opgauge.harness.result.result import Check, Status
 from tests.gateruns import a_run, compared
 
@@ -133,6 +137,43 @@ def test_annotations_point_at_the_case() -> None:
     lines = annotate(a_run([compared(f"slow {number}", 1.3) for number in range(30)]))
     assert len(lines) == 10
     assert all(line.startswith("::error file=cases/sign.yaml,line=7,title=") for line in lines)
+
+
+def test_the_gravest_failure_is_named_first() -> None:
+    """Only ten annotations and three commands are shown: a broken case after many undecided ones is among them."""
+    undecided = [compared(f"open {number}", 1.0, verdict=Verdict.UNDECIDED) for number in range(12)]
+    run = a_run([*undecided, compared("slow", 1.3), compared("wrong", 1.0, verdict=Verdict.BROKEN)])
+    lines = annotate(run)
+    assert len(lines) == 10
+    assert [text in line for line, text in zip(lines, ("sign/wrong", "sign/slow"), strict=False)] == [True, True]
+    console = Console(width=300, quiet=False)
+    run = replace(run, found=tuple(replace(one, subject=_numbered(one, place)) for place, one in enumerate(run.found)))
+    run = replace(run, outcome=judge(run.found, Policy(), today=date(2026, 11, 1)))
+    with console.capture() as shown:
+        show(run, console)
+    commands = [line for line in shown.get().splitlines() if line.startswith("again:")]
+    assert [command.partition("--case ")[2].split()[0] for command in commands] == ["id13", "id12", "id0"]
+
+
+def _numbered(found: Comparison, place: int) -> Subject:
+    return replace(found.subject, case_id=f"id{place}")
+
+
+def test_what_the_policy_allows_is_a_warning() -> None:
+    """Undecided cases then fail nothing, and do not look like passed ones: skipped in JUnit, a warning on GitHub."""
+    found = [compared("open", 1.0, verdict=Verdict.UNDECIDED), compared("slow", 1.3)]
+    allowed = judge(found, Policy(fail=("slower", "broken")), today=date(2026, 11, 1))
+    run = replace(a_run(found), outcome=allowed)
+    assert [line.split(" ")[0] for line in annotate(run)] == ["::error", "::warning"]
+    assert [[child.tag for child in test] for test in check_junit(junit(run)).iter("testcase")] == [
+        ["skipped"],
+        ["failure"],
+    ]
+    waiver = Waiver("sign/*", "Ada", "known", date(2026, 12, 1), verdicts=("slower", "undecided"))
+    run = replace(run, outcome=judge(found, Policy(), today=date(2026, 11, 1), waivers=[waiver]))
+    assert annotate(run) == []
+    cases = check_junit(junit(run)).iter("testcase")
+    assert [[child.tag for child in case] for case in cases] == [[], []]
 
 
 def test_json_holds_everything() -> None:
