@@ -62,19 +62,16 @@ class YamlNode:
 
 
 def read_documents(path: Path, mistakes: list[Mistake]) -> list[YamlNode]:
-    """The documents of a YAML file.
+    """The documents of a YAML file; none if it is empty.
 
     Duplicate keys are appended to `mistakes`; the first value counts. Raises CaseFileError if the file cannot be
     read as YAML or is too large.
     """
     composer = _Composer(str(path), _read_text(path), mistakes)
     try:
-        documents = list(composer.documents())
+        return list(composer.documents())
     except yaml.YAMLError as error:
         raise composer.syntax_mistake(error) from error
-    if not documents:
-        raise _fatal(Position(str(path), 1, 1), "the file is empty; a case file has an op and its cases")
-    return documents
 
 
 def _fatal(place: Position, text: str) -> CaseFileError:

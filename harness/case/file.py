@@ -81,7 +81,10 @@ def _duplicates(written: Iterable[Written]) -> Iterator[Mistake]:
 
 def _read_file(file: Path, mistakes: list[Mistake]) -> list[Written]:
     written: list[Written] = []
-    for document in read_documents(file, mistakes):
+    documents = read_documents(file, mistakes)
+    if not documents:
+        raise wrong(Position(str(file), 1, 1), "the file is empty; a case file has an op and its cases")
+    for document in documents:
         with collecting(mistakes):
             written += _read_document(document, mistakes, MAX_CASES - len(written))
     return written

@@ -93,14 +93,15 @@ def _over(below: GatePolicy, above: GatePolicy) -> GatePolicy:
 
 
 def load_policy(path: Path) -> Policy:
-    """The policy of a file; raises CaseFileError with every mistake and its position."""
+    """The policy of a file, the default if it is empty; raises CaseFileError with every mistake and its position."""
     mistakes: list[Mistake] = []
     found = Policy()
     with collecting(mistakes):
         documents = read_documents(path, mistakes)
         if len(documents) > 1:
             raise wrong(documents[1].place, "a policy file has one document")
-        found = _read_policy(documents[0], mistakes)
+        if documents:
+            found = _read_policy(documents[0], mistakes)
     if mistakes:
         raise CaseFileError(sorted(dict.fromkeys(mistakes), key=lambda one: (one.place.line, one.place.column)))
     return found

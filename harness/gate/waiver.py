@@ -115,7 +115,7 @@ def _state(waiver: Waiver, found: Sequence[Comparison], today: date) -> WaiverSt
 
 
 def load_waivers(path: Path) -> tuple[Waiver, ...]:
-    """The waivers of a file, in order; raises CaseFileError with every mistake and its position."""
+    """The waivers of a file in order, none if it is empty; raises CaseFileError with every mistake and its position."""
     mistakes: list[Mistake] = []
     found: list[Waiver] = []
     with collecting(mistakes):

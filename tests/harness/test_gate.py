@@ -166,6 +166,11 @@ def load(folder: Path, text: str) -> Policy:
     return load_policy(path)
 
 
+def test_an_empty_policy_file_asks_for_nothing(tmp_path: Path) -> None:
+    """As if there were none, and never an error that speaks of cases."""
+    assert load(tmp_path, "# rules: none yet\n") == Policy()
+
+
 def test_a_policy_file_is_read(tmp_path: Path) -> None:
     """All keys, and defaults for what is left out."""
     policy = load(

@@ -120,6 +120,11 @@ def test_a_file_that_holds_no_waivers_is_a_mistake(tmp_path: Path) -> None:
         load_waivers(tmp_path / "none.yaml")
 
 
+def test_an_empty_file_has_no_waivers(tmp_path: Path) -> None:
+    """The last one was removed, and a comment may be left."""
+    assert load(tmp_path, "# none at present\n") == ()
+
+
 def test_a_waiver_waives_until_the_end_of_its_day() -> None:
     """The last day counts, the next one does not."""
     assert waiver().waives(compared(Verdict.SLOWER), TODAY)
