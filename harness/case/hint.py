@@ -142,9 +142,11 @@ def record_hints(record: type) -> dict[str, Any]:
 
 @cache
 def record_docs(record: type) -> dict[str, str]:
-    """Description of each field of a dataclass, from the `name: text` parts of its docstring."""
+    """Description of each field of a dataclass, from the `name: text` parts of its docstring, if somebody wrote one."""
     names = list(record_hints(record))
     text = " ".join((record.__doc__ or "").split())
+    if text.startswith(f"{record.__name__}("):  # the signature, by which dataclasses replace a missing docstring
+        return {}
     start = re.compile(rf"(?:^|[ (])((?:(?:{'|'.join(names)})[,/ ]*)+): ") if names else None
     pieces = start.split(text) if start else [text]
     found: dict[str, str] = {}

@@ -20,12 +20,21 @@ class Verb(TyperCommand):
 
     def invoke(self, ctx: Any) -> Any:
         """Build and import what the verb needs, then run it."""
+        from opgauge.harness.errors import TreeError
         from opgauge.harness.project import active
 
         if ctx.info_name in NEEDS_BUILD:
             build(quiet=bool(ctx.params.get("quiet")))
         if ctx.info_name in NEEDS_OPS:
-            active.load()
+            try:
+                active.load()
+            except TreeError as error:
+                if ctx.info_name in NEEDS_BUILD or not active.build_command():
+                    raise
+                msg = (
+                    f"{error}; if it is not built yet: `opgauge compile`, `run` and `gate` run the build command first"
+                )
+                raise TreeError(msg) from error
         return super().invoke(ctx)
 
 

@@ -46,7 +46,8 @@ def list_(
         typer.echo(json.dumps(listed, indent=1))
         return
     for name, implementations in groups.items():
-        typer.echo(f"{name}: {find_op(name).summary}")
+        summary = find_op(name).summary
+        typer.echo(f"{name}: {summary}" if summary else name)
         for line in details(find_op(name)) if op else ():
             typer.echo(f"  {line}")
         for implementation, backends in implementations.items():

@@ -68,8 +68,7 @@ def load_ops(project: Project, tree: Path | None = None) -> list[str]:
         try:
             module = _import(configured, project, where, entry)
         except (Exception, SystemExit) as error:  # a script that ends must not end this process with its code
-            build = "; `opgauge run` and `gate` run the build command first" if configured.build else ""
-            msg = f"{entry} cannot be imported: {type(error).__name__}: {error}{_place(error, where)}{build}"
+            msg = f"{entry} cannot be imported: {type(error).__name__}: {error}{_place(error, where)}"
             raise TreeError(msg) from error
         if module is not None:
             loaded.append(str(module.__file__))

@@ -177,6 +177,18 @@ def test_reports_are_written_where_nothing_is_measured(
     assert reason.replace("_", "") in files[1].read_text()
 
 
+def test_the_build_is_named_where_it_did_not_run(project: ForeignProject) -> None:
+    """By verbs that only import the ops; one that has just built them says what is wrong, and nothing of the build."""
+    project.change("opgauge.toml", "name =", 'build = "true"\nname =')
+    project.change("bench/doubled.py", "import multiply", "import made_by_the_build")
+    _, said = project.opgauge("list")
+    assert "ImportError: cannot import name 'made_by_the_build'" in said
+    assert "if it is not built yet: `opgauge compile`, `run` and `gate` run the build command first" in said
+    _, said = project.opgauge("run")
+    assert "ImportError: cannot import name 'made_by_the_build'" in said
+    assert "not built" not in said
+
+
 def test_a_budget_ends_a_first_call(project: ForeignProject) -> None:
     """A kernel that tunes itself for minutes is not waited for beyond the budget: a note tells."""
     tuning = "\n\nTUNED = []\n\n\ndef multiply"

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 import opgauge
+from opgauge.harness.cli.list import details
 from opgauge.ops import DefinitionError, ShapeError, find_kernel, find_op
 from opgauge.ops._core import registry
 from opgauge.ops._function.error_bound import perturbation_bound
@@ -32,6 +33,7 @@ def test_an_op_follows_from_its_reference() -> None:
     """Inputs are positional arguments, parameters keyword-only; shapes, dtype and bytes are seen from it."""
     opgauge.op(rms)
     found = find_op("rms")
+    assert details(found)[0] == "parameter eps: a number; default 1e-06"
     assert [item.name for item in found.inputs] == ["x", "weight"]
     assert found.params().eps == 1e-6
     assert found.summary == "Root mean square normalization."
