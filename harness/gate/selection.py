@@ -82,7 +82,9 @@ def plan(pool: WorkerPool, selection: Selection, policy: Policy, stored: Stored 
     if selection.changed:
         touched = touched_folders(head_path, pool.trees, [head, base], selection.reports)
         notes.append(touched_note(touched))
-        in_head, in_base = (_only(one, touched, {**in_base.folders, **in_head.folders}) for one in (in_head, in_base))
+        in_head, in_base = (
+            _only(one, touched.ops, {**in_base.folders, **in_head.folders}) for one in (in_head, in_base)
+        )
     if not in_head.trials and not in_base.trials:
         there = f"cases: {len(head['cases'])}, kernels: {len(head['kernels'])}"
         notes += _other_backends(head, asked)

@@ -4,7 +4,7 @@ Every key is optional:
 
     name = "kernels"                    # of the project; default: [project] name, else the repository's
     ops = ["bench.py", "kernels.ops"]   # files and modules that register ops
-    cases = ["cases"]                   # case files and folders of them
+    cases = ["cases"]                   # case files and folders of them; `build` may make them
     policy = "cases/policy.yaml"        # of the gate; default: policy.yaml in the first folder of cases
     waivers = "cases/waivers.yaml"      # likewise
     database = ".opgauge/opgauge.db"    # path or URL
@@ -110,7 +110,7 @@ def read_project(file: Path) -> Project:
 
 
 def _check(project: Project) -> None:
-    """Raise ConfigurationError for paths that are not there; a build may make those of `path`."""
+    """Raise ConfigurationError for paths that are not there; a build may make those of `path`, and cases."""
     missing = [path for path in _named_paths(project) if not path.exists()]
     if missing:
         msg = f"{project.file}: there is no {missing[0]}"
@@ -119,9 +119,8 @@ def _check(project: Project) -> None:
 
 def _named_paths(project: Project) -> Iterator[Path]:
     yield project.tree
-    yield from project.cases
     if not project.build:
-        yield from project.path
+        yield from (*project.cases, *project.path)
     yield from (path for path in (project.policy, project.waivers) if path is not None)
     yield from (project.root / name for name in project.ops if is_file_name(name))
 

@@ -10,7 +10,7 @@ import os
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -139,14 +139,14 @@ def _clone(tree: Path, commit: str, folder: Path) -> subprocess.CompletedProcess
     return run_git(folder, "-c", "core.hooksPath=/dev/null", "checkout", "--quiet", "--detach", commit)
 
 
-def changed_folders(tree: Path, commit: str) -> set[str] | None:
-    """Folders of `ops` that the difference between `tree` and `commit` can reach; None if it can reach all.
+def changed_folders(tree: Path, changed: Iterable[str]) -> set[str] | None:
+    """Folders of `ops` that changed files of `tree` can reach; None if they can reach all.
 
     Files of `ops` count for the ops that use them, a case file for the folder of its name.
     """
     found: set[str] = set()
     sources: list[Path] = []
-    for name in changed_files(tree, commit):
+    for name in changed:
         top, *rest = Path(name).parts
         if top == "harness" or (top == "ops" and (len(rest) == 1 or rest[0] == TUNING)):
             return None

@@ -74,15 +74,34 @@ def test_declared_paths_decide_what_a_change_concerns(tmp_path: Path) -> None:
     """Patterns by op, shared ones, and always an op's own files; without patterns every file but documents counts."""
     sources = {"rms": {"bench.py"}, "dot": {"bench.py", "cases/dot.yaml"}}
     plain = project(tmp_path, "")
-    assert touched_ops(plain, ["README.md"], sources) == set()
-    assert touched_ops(plain, ["cases/dot.yaml"], sources) == {"dot"}
-    assert touched_ops(plain, ["kernels/rms.cu"], sources) is None
+    assert touched_ops(plain, ["README.md"], sources).ops == set()
+    assert touched_ops(plain, ["cases/dot.yaml"], sources).ops == {"dot"}
+    assert touched_ops(plain, ["kernels/rms.cu"], sources).ops is None
     declared = project(tmp_path, '[changed]\nrms = ["kernels/rms*"]\n"*" = ["kernels/common"]\n')
-    assert touched_ops(declared, ["kernels/rms.cu", "setup.py"], sources) == {"rms"}
-    assert touched_ops(declared, ["kernels/common/pack.cuh"], sources) is None
-    assert touched_ops(declared, ["bench.py"], sources) == {"rms", "dot"}
+    assert touched_ops(declared, ["kernels/rms.cu", "setup.py"], sources).ops == {"rms"}
+    assert touched_ops(declared, ["kernels/common/pack.cuh"], sources).ops is None
+    assert touched_ops(declared, ["bench.py"], sources).ops == {"rms", "dot"}
+    assert touched_ops(declared, ["kernels/common/pack.cuh", "setup.py"], sources).shared == (
+        "kernels/common/pack.cuh",
+    )
     assert matches("a/b/c.cu", "a/*.cu")
     assert not matches("ab/c.cu", "a")
+
+
+def test_files_elsewhere_in_the_repository_count(tmp_path: Path) -> None:
+    """Every one without declared paths; with them, those that a pattern with `../` names: `*` stays in the tree."""
+    changed = ["../common/clip.h", "../notes.md"]
+    assert touched_ops(project(tmp_path, ""), changed, {}) == (None, ("../common/clip.h",))
+    assert touched_ops(project(tmp_path, '[changed]\n"*" = ["*"]\n'), changed, {}) == (set(), ())
+    assert touched_ops(project(tmp_path, '[changed]\n"*" = ["../common"]\n'), changed, {}).ops is None
+    assert touched_ops(project(tmp_path, '[changed]\nclip = ["../common/clip*"]\n'), changed, {}).ops == {"clip"}
+
+
+def test_a_build_may_make_cases(tmp_path: Path) -> None:
+    """A fresh checkout has none yet; without a build they have to be there."""
+    assert project(tmp_path, 'cases = ["made/cases"]\nbuild = "make"\n').cases == (tmp_path / "made" / "cases",)
+    with pytest.raises(ConfigurationError, match=r"there is no .*made/cases"):
+        project(tmp_path, 'cases = ["made/cases"]\n')
 
 
 def test_a_failed_build_says_what_it_printed(tmp_path: Path) -> None:
@@ -98,11 +117,11 @@ def test_a_failed_build_says_what_it_printed(tmp_path: Path) -> None:
 
 
 def test_a_failed_import_names_the_line_of_the_project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The innermost line of the project stands in the message, and that a build command would run first."""
+    """The innermost line of the project stands in the message, as in a traceback."""
     monkeypatch.setattr(sys, "path", [*sys.path])
     (tmp_path / "unbuilt.py").write_text("\nimport module_that_a_build_would_make\n")
     (tmp_path / "hook.py").write_text("import unbuilt\n")
-    with pytest.raises(TreeError, match=r"ModuleNotFoundError: .* \(unbuilt\.py:2\); `opgauge run` and `gate` run"):
+    with pytest.raises(TreeError, match=r"ModuleNotFoundError: .* \(unbuilt\.py:2\)$"):
         load_ops(project(tmp_path, 'ops = ["hook.py"]\nbuild = "make"\n'))
 
 

@@ -15,8 +15,9 @@ from opgauge.harness.errors import RefError
 from opgauge.harness.gate.annotation import annotate
 from opgauge.harness.gate.gate import ExitCode
 from opgauge.harness.gate.record import BASE, HEAD, Job, JobRecord
-from opgauge.harness.gate.unchanged import touched_folders
+from opgauge.harness.gate.unchanged import touched_folders, touched_note
 from opgauge.harness.project.active import use
+from opgauge.harness.project.changes import Touched
 from opgauge.harness.project.configuration import read_project
 from opgauge.harness.project.loading import build
 from opgauge.harness.project.revision import read_revision
@@ -143,10 +144,10 @@ def test_an_untracked_hook_and_reports_are_no_change(monorepo: Monorepo) -> None
     report = monorepo.path / "gate.xml"
     report.write_text("")
     try:
-        assert touched_folders(monorepo.path, trees, (), [report]) == set()
-        assert touched_folders(monorepo.path, trees, ()) is None
+        assert touched_folders(monorepo.path, trees, (), [report]).ops == set()
+        assert touched_folders(monorepo.path, trees, ()).ops is None
         git(monorepo.top, "add", "packages/numbers/cases", "packages/numbers/opgauge.toml")
-        assert touched_folders(monorepo.path, trees, (), [report]) is None
+        assert touched_folders(monorepo.path, trees, (), [report]).ops is None
     finally:
         use(None)
 
@@ -167,9 +168,35 @@ def test_what_a_build_writes_is_no_change(monorepo: Monorepo) -> None:
             for tree in (monorepo.path, base):
                 build(project, tree)
             trees = {BASE: Tree(base, commit, "main"), HEAD: Tree(monorepo.path, commit, "this tree")}
-            assert touched_folders(monorepo.path, trees, ()) == set()
+            assert touched_folders(monorepo.path, trees, ()).ops == set()
             (monorepo.path / "mine.o").write_text("")
-            assert touched_folders(monorepo.path, trees, ()) is None
+            assert touched_folders(monorepo.path, trees, ()).ops is None
+    finally:
+        use(None)
+
+
+def test_a_change_elsewhere_in_the_repository_is_one(monorepo: Monorepo) -> None:
+    """A header of another folder may be compiled in: it counts as a file of the project does, and the note names it."""
+    (monorepo.top / "common").mkdir()
+    (monorepo.top / "common" / "clip.h").write_text("first")
+    (monorepo.top / ".gitignore").write_text("packages/numbers/*.o\n__pycache__/\n")
+    git(monorepo.top, "add", "common")
+    commit = monorepo.commit("second")
+    project = use(read_project(monorepo.path / "opgauge.toml"))
+    assert project is not None
+    trees = {BASE: Tree(monorepo.path, commit, "main"), HEAD: Tree(monorepo.path, commit, "this tree")}
+    try:
+        assert touched_folders(monorepo.path, trees, ()) == (set(), ())
+        (monorepo.top / "common" / "clip.h").write_text("second")
+        touched = touched_folders(monorepo.path, trees, ())
+        assert touched == Touched(None, ("../../common/clip.h",))
+        assert touched_note(touched).startswith(
+            "../../common/clip.h changed and counts for every op: all are compared; "
+        )
+        two = touched_note(Touched(None, ("a.c", "b.c", "c.c")))
+        assert two.startswith("a.c and 2 more changed files count for every op: all are compared; ")
+        use(replace(project, changed={"doubled": ("kernels",)}))
+        assert touched_folders(monorepo.path, trees, ()) == (set(), ())
     finally:
         use(None)
 

@@ -9,12 +9,14 @@ from types import SimpleNamespace
 import pytest
 
 from opgauge.harness.case.case import Case
+from opgauge.harness.gate.record import BASE, HEAD
+from opgauge.harness.gate.unchanged import touched_folders
 from opgauge.harness.measure import Limits
 from opgauge.harness.result.record_json import to_json
 from opgauge.harness.result.result import Trial
 from opgauge.harness.run.environment import capture
 from opgauge.harness.run.execute import LocalExecutor
-from opgauge.harness.run.tree import changed_folders
+from opgauge.harness.run.tree import Tree, changed_files, changed_folders
 from opgauge.harness.worker import inventory, protocol
 from opgauge.ops import TuningError, find_op
 from opgauge.ops._core import tuning
@@ -159,9 +161,11 @@ def test_a_changed_tuning_file_counts_for_every_op(tmp_path: Path) -> None:
     tree.set_ops("small", {"small": "sane"})
     commit = tree.commit("first")
     tree.write("ops/small/notes.txt", "x")
-    assert changed_folders(tree.path, commit) == {"small"}
+    assert changed_folders(tree.path, changed_files(tree.path, commit)) == {"small"}
     tree.write("ops/tuning/nvidia-h200.json", '{"values": {}}')
-    assert changed_folders(tree.path, commit) is None
+    assert changed_folders(tree.path, changed_files(tree.path, commit)) is None
+    trees = {BASE: Tree(tree.path, commit, "main"), HEAD: Tree(tree.path, commit, "this tree")}
+    assert touched_folders(tree.path, trees, ()) == (None, ("ops/tuning/nvidia-h200.json",))
 
 
 def test_a_changed_tuning_file_changes_the_digest(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
