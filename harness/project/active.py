@@ -52,7 +52,7 @@ def choose(choice: ProjectChoice = ProjectChoice(), start: Path | None = None) -
 def use(project: Project | None) -> Project | None:
     """Make `project` this process's own, and return it."""
     _Active.project, _Active.is_loaded = project, False
-    opgauge.shipped_ops = project is None or project.builtin or project.is_library
+    opgauge.shipped_ops = project is None or project.rewrittenin or project.is_library
     return project
 
 
@@ -89,9 +89,16 @@ def build_command(tree: Path | None = None) -> str:
 
 def build(tree: Path | None = None) -> None:
     """Run the active project's build command in its tree, or in another checkout; raises TreeError if it fails."""
+    from opgauge.harness.project.rewritten import recorded_build
+
     project = measured()
-    if project is not None:
-        build_tree(project, tree or project.tree)
+    if project is None or not build_command(tree):
+        return
+    if tree is None or tree.resolve() == project.tree:
+        with recorded_build(project):
+            build_tree(project, project.tree)
+    else:
+        build_tree(project, tree)
 
 
 def lend(tree: Path) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import shlex
 import tomllib
+from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -63,10 +64,10 @@ def repository_top(tree: Path) -> Path:
     return Path(git(tree, "rev-parse", "--show-toplevel") or tree)
 
 
-def read_revision(tree: Path, *, except_file: Path | None = None) -> Revision:
+def read_revision(tree: Path, *, except_files: Iterable[Path] = ()) -> Revision:
     """The revision of `tree`, with the project's name; never raises.
 
-    except_file: a file that may differ from the commit, such as the one that `opgauge tune` writes.
+    except_files: files that may differ from the commit, such as the one that `opgauge tune` writes.
     """
     name = project_name(tree)
     if not is_tracked(tree):
@@ -77,7 +78,7 @@ def read_revision(tree: Path, *, except_file: Path | None = None) -> Revision:
     return Revision(
         project=name,
         commit=commit,
-        is_dirty=bool(commit) and _differs(tree, except_file),
+        is_dirty=bool(commit) and _differs(tree, except_files),
         branch=git(tree, "symbolic-ref", "--quiet", "--short", "HEAD"),
         time=time,
         author=author[:DESCRIPTION],
@@ -122,11 +123,15 @@ def project_name(tree: Path) -> str:
     return from_remote or (Path(top).name if top else tree.resolve().name)
 
 
-def _differs(tree: Path, except_file: Path | None) -> bool:
+def exclusions(tree: Path, files: Iterable[Path]) -> list[str]:
+    """Git's patterns that leave out files of `tree`."""
+    inside = [file.resolve() for file in files if file.resolve().is_relative_to(tree.resolve())]
+    return [f":(exclude,literal){file.relative_to(tree.resolve()).as_posix()}" for file in inside]
+
+
+def _differs(tree: Path, except_files: Iterable[Path]) -> bool:
     """Whether tracked files differ from the commit; in an opgauge source tree, new files of its folders count too."""
-    exclude = []
-    if except_file is not None and except_file.resolve().is_relative_to(tree.resolve()):
-        exclude = [f":(exclude){except_file.resolve().relative_to(tree.resolve()).as_posix()}"]
+    exclude = exclusions(tree, except_files)
     if (tree / "ops" / "_core").is_dir():
         parts = [name for name in LIBRARY_PARTS if (tree / name).exists()]
         return bool(git(tree, "status", "--porcelain", "--", *parts, *exclude))

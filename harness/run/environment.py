@@ -20,8 +20,9 @@ from typing import Any
 
 from opgauge.harness.case.case import Case
 from opgauge.harness.project.active import measured
+from opgauge.harness.project.rewritten import rewritten_files
 from opgauge.harness.project.installed import copy_note, stale_copies
-from opgauge.harness.project.revision import Revision, ownership_note, read_revision
+from opgauge.harness.project.revision import Revision, ownership_note, read_revision, repository_top
 from opgauge.harness.result.result import Environment
 from opgauge.harness.settings import ROOT, load_actions, load_settings, tuning_file, visible_gpu
 from opgauge.ops import Device
@@ -111,9 +112,10 @@ def revision(tree: Path = ROOT) -> Revision:
     The installed package without git is the project `opgauge`. Code that was imported from an installed copy differs
     from the commit as a modified file does.
     """
-    found = read_revision(tree)
     project = measured()
     own = project if project is not None and project.tree == tree else None
+    found = read_revision(tree, except_files=rewritten_files(own) if own else ())
+    outside = [folder for folder in own.path if not folder.is_relative_to(tree)] if own else []
     is_copied = own is not None and bool(found.commit and stale_copies(own))
     name = "opgauge" if tree == ROOT and not found.commit else found.project
     settings = load_settings()
@@ -121,7 +123,7 @@ def revision(tree: Path = ROOT) -> Revision:
     return replace(
         found,
         project=(own and own.name) or name,
-        is_dirty=found.is_dirty or is_copied,
+        is_dirty=found.is_dirty or is_copied or any(_is_modified(one, tree) for one in outside),
         branch=settings.branch or found.branch or (actions.branch if actions else ""),
     )
 
@@ -131,7 +133,14 @@ def commit(tree: Path = ROOT, *, but: Path | None = None) -> str:
 
     but: a file that may differ, such as the one that `tune` writes.
     """
-    return read_revision(tree, except_file=but).label
+    project = measured()
+    built = rewritten_files(project) if project is not None and project.tree == tree else ()
+    return read_revision(tree, except_files=[*built, *([but] if but else ())]).label
+
+
+def _is_modified(folder: Path, tree: Path) -> bool:
+    """Whether tracked files of a folder elsewhere in the repository of `tree` differ from the commit."""
+    return folder.is_relative_to(repository_top(tree)) and read_revision(folder).is_dirty
 
 
 def case_set(cases: Iterable[Case]) -> str:

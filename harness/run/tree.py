@@ -17,8 +17,9 @@ from pathlib import Path
 
 from opgauge.harness.errors import RefError
 from opgauge.harness.project.active import measured
+from opgauge.harness.project.rewritten import rewritten_files
 from opgauge.harness.project.git import run_git
-from opgauge.harness.project.revision import ownership_note
+from opgauge.harness.project.revision import exclusions, ownership_note
 from opgauge.harness.run.reach import reached_folders
 from opgauge.harness.run.signals import interruptible, uninterrupted
 from opgauge.harness.run.submodules import check_out_submodules, is_readable, recorded_submodules
@@ -194,7 +195,9 @@ def default_base(tree: Path) -> str:
         found = run_git(tree, "merge-base", "HEAD", name)
         if found.returncode == 0:
             base, head = found.stdout.strip(), run_git(tree, "rev-parse", "HEAD").stdout.strip()
-            is_changed = bool(run_git(tree, "status", "--porcelain", "--untracked-files=no").stdout)
+            project = measured()
+            built = exclusions(tree, rewritten_files(project)) if project is not None else []
+            is_changed = bool(run_git(tree, "status", "--porcelain", "--untracked-files=no", "--", ":/", *built).stdout)
             return base if base != head or is_changed else resolve(tree, "HEAD~1")
     note = ownership_note(tree)
     if note:
