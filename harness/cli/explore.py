@@ -79,9 +79,9 @@ def explore(
 ) -> None:
     """Draw random valid cases of every op, check and measure them, and shrink slow or wrong ones.
 
-    A case is slow if `optimized` takes longer than the fastest other implementation (peers and baseline) by the
-    threshold. Findings are grouped by likely cause. Exit code 3 if a case is wrong, 5 if none was drawn, 130 when
-    interrupted; results are stored as those of any run.
+    A case is slow if `optimized`, or the fastest kernel of a project's op, takes longer than the fastest other
+    implementation (peers and baseline) by the threshold. Findings are grouped by likely cause. Exit code 3 if a case
+    is wrong, 5 if none was drawn, 130 when interrupted; results are stored as those of any run.
 
     Example: opgauge explore --op lerp_grad --time 120 --output found.yaml
     """

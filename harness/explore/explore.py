@@ -11,7 +11,7 @@ from typing import Any
 
 from opgauge.harness.case.case import Case
 from opgauge.harness.explore.draw import CaseLimits, CaseSource, draw_case, fits
-from opgauge.harness.explore.finding import Finding, Slowdown, cause_of, failure, slowdown, smaller
+from opgauge.harness.explore.finding import Finding, Slowdown, cause_of, failures, judged, slowdown, smaller
 from opgauge.harness.explore.shrink import shrink
 from opgauge.harness.result.result import Result, Trial
 from opgauge.harness.result.summary import OPTIMIZED, PEERS, Row, rows
@@ -95,7 +95,7 @@ def explore(
         found.drawn += len(cases)
         measured = _rows(cases, wanted, measure)
         found.rows += measured
-        drawn = sorted(filter(None, (_finding(row, wanted) for row in measured)), key=lambda one: -one.weight)
+        drawn = sorted((one for row in measured for one in _findings(row, wanted)), key=lambda one: -one.weight)
         for part in range(0, len(drawn), wanted.at_once):
             now, some = monotonic(), drawn[part : part + wanted.at_once]
             if now < wanted.end and shrinking <= max((now - begun) / 2, SHRINKING_S):
@@ -134,18 +134,18 @@ def _rows(cases: Sequence[Case], wanted: ExplorationPlan, measure: Measure) -> l
     return rows(measure(trials))
 
 
-def _finding(row: Row, wanted: ExplorationPlan) -> Finding | None:
-    result = row.best
-    if result is None:
-        return None
-    case, reason = result.trial.case, failure(row)
-    cause = cause_of(result, case)
-    if reason:
-        return Finding(case, case, row.device, cause, reason=reason)
-    slow = None if wanted.only_wrong else slowdown(row)
-    if slow is None or slow.ratio <= wanted.threshold:
-        return None
-    return Finding(case, case, row.device, cause, slow)
+def _findings(row: Row, wanted: ExplorationPlan) -> Iterator[Finding]:
+    """One for each implementation that is invalid; where none is, one if the fastest of them is slow."""
+    reasons = failures(row)
+    for name, reason in reasons.items():
+        result = row.results[name]
+        case = result.trial.case
+        yield Finding(case, case, row.device, name, cause_of(result, case), reason=reason)
+    slow = None if wanted.only_wrong or reasons else slowdown(row)
+    if slow is not None and slow.ratio > wanted.threshold:
+        name = min(filter(row.median_ns, judged(row)), key=lambda one: row.median_ns(one) or 0.0)
+        result = row.results[name]
+        yield Finding(result.trial.case, result.trial.case, row.device, name, cause_of(result, result.trial.case), slow)
 
 
 def _shrink_all(
@@ -176,8 +176,10 @@ def _shrunk(finding: Finding, wanted: ExplorationPlan, measure: Measure) -> tupl
         nonlocal tried
         tried += len(measured)
         for row in measured:
-            reason, slow = failure(row), slowdown(row)
-            still = bool(reason) if finding.reason else not reason and slow is not None and slow.ratio >= least
+            reason, slow = failures(row).get(finding.implementation, ""), slowdown(row)
+            still = not reason and slow is not None and slow.ratio >= least
+            if finding.reason:  # wrong values must not become another fault, such as an error about shapes
+                still = _kind(reason) == _kind(finding.reason)
             if still:
                 best[case.id] = (None if reason else slow, reason)
                 return True
@@ -185,6 +187,10 @@ def _shrunk(finding: Finding, wanted: ExplorationPlan, measure: Measure) -> tupl
 
     case = shrink(finding.case, shows, wanted.steps)
     return (smaller(finding, case, *best[case.id]) if case.id in best else finding), tried
+
+
+def _kind(reason: str) -> str:
+    return reason.partition(":")[0]
 
 
 def _line(finding: Finding) -> str:

@@ -13,12 +13,15 @@ import yaml
 
 from opgauge.harness.case.case import Case
 from opgauge.harness.explore.draw import values_of
+from opgauge.harness.explore.shrink import complexity
 from opgauge.harness.result.result import Result, Status
-from opgauge.harness.result.summary import OPTIMIZED, PEERS, Row, is_coarse
+from opgauge.harness.result.summary import BASELINE, OPTIMIZED, PEERS, Row, is_coarse
 from opgauge.ops import KernelNotFoundError, find_kernel
 
 FOUND = "found"
 """Tag of the written cases."""
+EXPECTED = {Status.OK, Status.UNSUPPORTED, Status.WRONG}
+"""Statuses that a cause does not name."""
 PLAIN = (bool, int, str)
 """Types that YAML writes as they are."""
 SHARES = (("at most 1.02 of the fastest peer", 0.0, 1.02), ("above 1.10", 1.10, 1e9), ("above 1.5", 1.5, 1e9))
@@ -27,7 +30,7 @@ SHARES = (("at most 1.02 of the fastest peer", 0.0, 1.02), ("above 1.10", 1.10, 
 
 @dataclass(frozen=True, slots=True)
 class Slowdown:
-    """Slowdown against another implementation: optimized time over that of `rival`, cold or hot."""
+    """Slowdown against another implementation: the judged one's time over that of `rival`, cold or hot."""
 
     ratio: float
     rival: str
@@ -38,13 +41,15 @@ class Slowdown:
 class Finding:
     """One wrong or slow case.
 
-    case: the smallest that has the fault; first: as it was drawn. reason: why it is wrong, empty for a slow case.
-    cause: likely common cause: op, kernels, parameters that differ from their defaults.
+    case: the smallest that has the fault; first: as it was drawn. implementation: the one that has it. reason: why it
+    is wrong, empty for a slow case. cause: likely common cause: op, kernels, parameters that differ from their
+    defaults.
     """
 
     case: Case
     first: Case
     device: str
+    implementation: str
     cause: tuple[str, ...]
     slowdown: Slowdown | None = None
     reason: str = ""
@@ -68,18 +73,26 @@ class Group:
         return self.findings[0]
 
 
+def judged(row: Row) -> list[str]:
+    """The implementations to judge: `optimized`; without it, as in a project, all but baseline and peers, if any."""
+    if OPTIMIZED in row.results:
+        return [OPTIMIZED]
+    return [name for name in row.results if name != BASELINE and name not in PEERS] or [BASELINE]
+
+
 def slowdown(row: Row, rivals: Iterable[str] | None = None) -> Slowdown | None:
-    """Optimized time over the least of the other valid implementations; None without both.
+    """Time of the fastest judged implementation over the least of the other valid ones; None without both.
 
     Below 10 µs on a GPU these are hot times.
     """
-    own = row.median_ns(OPTIMIZED)
-    names = [name for name in rivals or _rivals(row) if name != OPTIMIZED]
-    if own is None:
+    times = {name: time for name in judged(row) if (time := row.median_ns(name)) is not None}
+    names = [name for name in rivals or _rivals(row) if name not in times]
+    if not times:
         return None
-    coarse = is_coarse(own, row.device)
+    best = min(times, key=lambda name: times[name])
+    own, coarse = times[best], is_coarse(times[best], row.device)
     hot = {name: time for name in names if (time := row.hot_ns(name)) is not None} if coarse else {}
-    if hot and (own_hot := row.hot_ns(OPTIMIZED)) is not None:
+    if hot and (own_hot := row.hot_ns(best)) is not None:
         rival = min(hot, key=lambda name: hot[name])
         return Slowdown(own_hot / hot[rival], rival, "hot")
     cold = {name: time for name in names if (time := row.median_ns(name)) is not None}
@@ -102,26 +115,30 @@ def _is_relaxed(result: Result) -> bool:
         return False
 
 
-def failure(row: Row) -> str:
-    """Why the optimized result, or the baseline without one, is invalid; empty if it is valid."""
-    best = row.best
-    if best is None or best.status in {Status.OK, Status.UNSUPPORTED}:
-        return ""
-    return f"{best.trial.implementation} is {best.status}: {best.reason}"
+def failures(row: Row) -> dict[str, str]:
+    """Why the result of each judged implementation is invalid, for those that are."""
+    results = [(name, row.results[name]) for name in judged(row) if name in row.results]
+    return {
+        name: f"{name} is {result.status}: {result.reason}"
+        for name, result in results
+        if result.status not in {Status.OK, Status.UNSUPPORTED}
+    }
 
 
-def cause_of(result: Result | None, case: Case) -> tuple[str, ...]:
-    """Op, kernels without template arguments, and names of the parameters and optional inputs of a case."""
-    footprint = result.measurement.footprint if result is not None and result.measurement is not None else None
+def cause_of(result: Result, case: Case) -> tuple[str, ...]:
+    """Op, implementation unless `optimized`, how it failed unless it is wrong, kernels, parameters, optional inputs."""
+    footprint = result.measurement.footprint if result.measurement is not None else None
     kernels = tuple(re.sub(r"<.*|\(.*", "", name).strip() for name in (footprint.kernels if footprint else None) or ())
     given = tuple(sorted(path.partition(".")[2] for path in values_of(case) if path.startswith("params.")))
-    return (case.op, *(kernels or (("16-bit",) if "16" in case.dtype else ())), *given)
+    name = result.trial.implementation
+    own = (*(() if name == OPTIMIZED else (name,)), *(() if result.status in EXPECTED else (str(result.status),)))
+    return (case.op, *own, *(kernels or (("16-bit",) if "16" in case.dtype else ())), *given)
 
 
 def group(findings: Iterable[Finding]) -> list[Group]:
-    """Findings grouped by cause, the worst group first."""
+    """Findings grouped by cause, the worst first, of wrong ones the simplest."""
     found: dict[tuple[str, ...], list[Finding]] = {}
-    for finding in sorted(findings, key=lambda item: -item.weight):
+    for finding in sorted(findings, key=lambda item: (-item.weight, complexity(item.case))):
         found.setdefault(finding.cause, []).append(finding)
     return [Group(cause, members) for cause, members in found.items()]
 

@@ -52,7 +52,7 @@ def choose(choice: ProjectChoice = ProjectChoice(), start: Path | None = None) -
 def use(project: Project | None) -> Project | None:
     """Make `project` this process's own, and return it."""
     _Active.project, _Active.is_loaded = project, False
-    opgauge.shipped_ops = project is None or project.rewrittenin or project.is_library
+    opgauge.shipped_ops = project is None or project.builtin or project.is_library
     return project
 
 

@@ -20,9 +20,9 @@ from typing import Any
 
 from opgauge.harness.case.case import Case
 from opgauge.harness.project.active import measured
-from opgauge.harness.project.rewritten import rewritten_files
 from opgauge.harness.project.installed import copy_note, stale_copies
 from opgauge.harness.project.revision import Revision, ownership_note, read_revision, repository_top
+from opgauge.harness.project.rewritten import rewritten_files
 from opgauge.harness.result.result import Environment
 from opgauge.harness.settings import ROOT, load_actions, load_settings, tuning_file, visible_gpu
 from opgauge.ops import Device

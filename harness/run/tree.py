@@ -17,9 +17,9 @@ from pathlib import Path
 
 from opgauge.harness.errors import RefError
 from opgauge.harness.project.active import measured
-from opgauge.harness.project.rewritten import rewritten_files
 from opgauge.harness.project.git import run_git
 from opgauge.harness.project.revision import exclusions, ownership_note
+from opgauge.harness.project.rewritten import rewritten_files
 from opgauge.harness.run.reach import reached_folders
 from opgauge.harness.run.signals import interruptible, uninterrupted
 from opgauge.harness.run.submodules import check_out_submodules, is_readable, recorded_submodules

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from functools import partial
 from math import inf, prod
 from pathlib import Path
@@ -12,16 +13,19 @@ from typing import Any
 
 import pytest
 
+import opgauge
 from opgauge.harness.case.case import Case
 from opgauge.harness.case.file import load_cases
+from opgauge.harness.case.rules import build_case
 from opgauge.harness.cli import explore as command
 from opgauge.harness.cli.options import load
 from opgauge.harness.explore.draw import CaseLimits, CaseSource, draw_case, fits, values_of
 from opgauge.harness.explore.explore import Exploration, ExplorationPlan, explore, sources
-from opgauge.harness.explore.finding import group, shares, write_cases
+from opgauge.harness.explore.finding import Slowdown, group, shares, write_cases
 from opgauge.harness.explore.shrink import complexity, shrink
 from opgauge.harness.result.result import Measurement, Result, Status, Trial
 from opgauge.ops import find_op, kernels
+from opgauge.ops._core import registry
 from tests.commandline import run_here
 
 SHIPPED = load(None)
@@ -131,6 +135,51 @@ def test_wrong_cases_are_findings_with_their_reason_and_come_first() -> None:
     first = group(done.findings)[0].worst
     assert "optimized is wrong: planted" in first.reason
     assert first.case.shapes["x"] == (1, 1, 1)
+    large = replace(first, case=replace(first.case, shapes={"x": (9, 9, 9)}))
+    assert [one.case.shapes["x"] for one in group([large, first])[0].findings] == [(1, 1, 1), (9, 9, 9)]
+
+
+def test_kernels_of_a_project_are_judged_under_any_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each fault of each is a finding, shrunk to the same fault; the fastest is slow where a peer is faster."""
+    monkeypatch.setattr(registry, "_OPS", dict(registry._OPS))
+    monkeypatch.setattr(registry, "_KERNELS", dict(registry._KERNELS))
+    op: Any = opgauge.op(doubled)
+    for name in ("plain", "other", "torch", "baseline"):
+        op.implementation(name, device="cpu")(doubled)
+    case = build_case(find_op("doubled"), {"dtype": "float32", "shapes.x": (30, 40)}, name="seed")
+    source = CaseSource(find_op("doubled"), [case], ["float32"])
+    plan = ExplorationPlan(3, "cpu", monotonic() + 60, cases=30, steps=60)
+    faults: dict[str, Callable[[Case], Status]] = {
+        "plain": lambda case: Status.WRONG if len(case.shapes["x"]) == 2 else Status.OK,
+        "other": lambda case: Status.ERROR if len(case.shapes["x"]) == 3 else Status.WRONG,
+        "torch": lambda _: Status.WRONG,
+    }
+    times = {"plain": 4e6, "other": 3e6, "torch": 2e6, "baseline": 9e6}
+
+    def measure(trials: Sequence[Trial]) -> list[Result]:
+        known = [(faults.get(one.implementation), one.case) for one in trials]
+        status = [Status.OK if fault is None else fault(case) for fault, case in known]
+        taken = [Measurement((times[one.implementation],), "none", 1) for one in trials]
+        return [
+            Result(one, how, "planted", measurement=time) for one, how, time in zip(trials, status, taken, strict=True)
+        ]
+
+    found = {item.cause: item.worst for item in group(explore(plan, [source], measure, lambda _: None).findings)}
+    shapes = {cause: (one.reason, one.case.shapes["x"]) for cause, one in found.items()}
+    assert shapes == {
+        ("doubled", "plain"): ("plain is wrong: planted", (1, 1)),
+        ("doubled", "other"): ("other is wrong: planted", ()),
+        ("doubled", "other", "error"): ("other is error: planted", (1, 1, 1)),
+    }
+    faults.clear()
+    (slow,) = group(explore(plan, [source], measure, lambda _: None).findings)
+    assert slow.cause == ("doubled", "other")
+    assert slow.worst.slowdown == Slowdown(1.5, "torch", "cold")
+
+
+def doubled(x: Any) -> Any:
+    """A project's reference, and its kernels, none of which is called `optimized`."""
+    return 2 * x
 
 
 def test_shares_count_against_peers_and_the_baseline_apart() -> None:
