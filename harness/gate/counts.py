@@ -13,12 +13,13 @@ import platform
 import shutil
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 from pathlib import Path
 from time import monotonic
-from typing import Any
+from types import MappingProxyType
+from typing import Any, NamedTuple
 
 from opgauge.harness.counting import counted
 from opgauge.harness.errors import NothingError
@@ -26,6 +27,7 @@ from opgauge.harness.gate.pool import WorkerPool
 from opgauge.harness.gate.record import SIDES, Job
 from opgauge.harness.judge.verdict import Subject
 from opgauge.harness.run.tree import temporary_folder
+from opgauge.harness.run.worker_process import tree_options
 from opgauge.harness.settings import THREAD_VARIABLES, child_environment
 from opgauge.harness.worker.instructions import open_counter
 
@@ -33,6 +35,15 @@ VALGRIND = "valgrind"
 """Program that counts."""
 Counts = Mapping[Subject, Mapping[str, int]]
 """Instructions per call, by job and side."""
+
+
+class Counted(NamedTuple):
+    """Counts of jobs, and reasons why some have none."""
+
+    counts: Counts = MappingProxyType({})
+    reasons: Collection[str] = ()
+
+
 COUNT_S = 600.0
 """Default limit, in seconds, for the counts of all jobs."""
 COUNTED_NS = 20e6
@@ -64,18 +75,17 @@ def counter_name() -> str:
     raise NothingError(msg)
 
 
-def count_notes(counts: Counts) -> list[str]:
+def count_notes(found: Counted) -> list[str]:
     """Limits of the counts, and the number of jobs without any; empty where nothing was counted."""
-    if not counts:
+    if not found.counts:
         return []
-    missing = sum(len(one) < len(SIDES) for one in counts.values())
-    where = [f"instructions of {counted(missing, 'case')} were not counted"] if missing else []
+    missing = sum(len(one) < len(SIDES) for one in found.counts.values())
+    why = next(iter(found.reasons), "the time ended, or the process that counts")
+    where = [f"instructions of {counted(missing, 'case')} were not counted: {why}"] if missing else []
     return [NOTES[counter_name()], *where]
 
 
-def count_instructions(
-    pool: WorkerPool, jobs: Sequence[Job], limit_s: float = COUNT_S
-) -> dict[Subject, dict[str, int]]:
+def count_instructions(pool: WorkerPool, jobs: Sequence[Job], limit_s: float = COUNT_S) -> Counted:
     """Instructions per call of the jobs on the CPU, by side; jobs that fail, or find no time left, have none.
 
     limit_s: seconds for all of them. Raises NothingError where nothing counts instructions.
@@ -87,10 +97,11 @@ def count_instructions(
         times = list(threads.map(lambda side: counting.times_ns(side, wanted), SIDES))
         calls = [_calls(max(found, default=0.0)) for found in map(_known, zip(*times, strict=True))]
         counts = list(threads.map(lambda side: counting.per_call(side, wanted, calls), SIDES))
-    return {
+    per_job = {
         job.subject: {side: count for side, count in zip(SIDES, found, strict=True) if count is not None}
         for job, found in zip(wanted, zip(*counts, strict=True), strict=True)
     }
+    return Counted(per_job, sorted(counting.reasons))
 
 
 def _known(values: Sequence[float | None]) -> list[float]:
@@ -113,6 +124,7 @@ class _Counting:
         self._pool = pool
         self._end = end
         self._by_valgrind = by_valgrind
+        self.reasons: set[str] = set()
 
     def times_ns(self, side: str, jobs: Sequence[Job]) -> list[float | None]:
         """Time of a call of each job, in a process that compiles what the counted ones load; None for a failure."""
@@ -146,7 +158,7 @@ class _Counting:
     def _ask_once(self, side: str, command: Sequence[str], requests: Sequence[Mapping[str, Any]]) -> list[Reply]:
         """Replies of one process, which may have ended before it answered all requests."""
         process = subprocess.Popen(
-            [*command, "--ops", str(self._pool.trees[side].path)],
+            [*command, *tree_options(self._pool.trees[side].path)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
@@ -162,7 +174,9 @@ class _Counting:
         finally:
             process.kill()
         # a process that was killed may have written half a line
-        return [json.loads(line) for line in said.splitlines(keepends=True) if line.endswith("\n")]
+        found = [json.loads(line) for line in said.splitlines(keepends=True) if line.endswith("\n")]
+        self.reasons.update(f"{side}: {one['failed']}" for one in found if "failed" in one)
+        return found
 
     def _environment(self, side: str) -> dict[str, str]:
         """One thread, and a fixed value for everything that varies from process to process."""

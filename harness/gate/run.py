@@ -9,7 +9,7 @@ from pathlib import Path
 from time import monotonic
 
 from opgauge.harness.gate.clock import LISTING, OPENING, PEAKS, READING, Clock
-from opgauge.harness.gate.counts import Counts, count_instructions, count_notes
+from opgauge.harness.gate.counts import Counted, Counts, count_instructions, count_notes
 from opgauge.harness.gate.evidence import evidence_of, facts_of, with_counts
 from opgauge.harness.gate.gate import Breach, GateOutcome, Schedule, check_demands, judge
 from opgauge.harness.gate.pairs import PairPlan, Tell, measure, unfinished_notes
@@ -115,8 +115,8 @@ def gate(
         reached = _ceilings(pool, layout, conditions.policy)
     pool.prepare(())  # what was started for the ceilings of a GPU, where none are needed
     paired = conditions.pair_plan()
-    counted = count_instructions(pool, layout.jobs, paired.left_s()) if conditions.counts else {}
-    decide = _decider(layout, conditions, reached, counted)
+    counted = count_instructions(pool, layout.jobs, paired.left_s()) if conditions.counts else Counted()
+    decide = _decider(layout, conditions, reached, counted.counts)
     with pool.until(conditions.end):
         records = measure(pool, layout.jobs, decide, paired, stored=layout.stored, tell=tell)
     found = (*decide(records), *layout.skipped)

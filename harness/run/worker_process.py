@@ -35,17 +35,19 @@ def worker_options(
     ops_tree: Path | None, threads: int | None, memory_bytes: int | None, preload: Sequence[str] = PRELOADED
 ) -> list[str]:
     """Arguments of `opgauge.harness.worker.serve`: see LocalExecutor."""
-    options = ["--preload", *preload]
-    project = measured()
-    if project is not None:
-        options += ["--project", str(project.file)]
-    if ops_tree is not None:
-        options += ["--ops", str(ops_tree)]
+    options = ["--preload", *preload, *tree_options(ops_tree)]
     if threads is not None:
         options += ["--threads", str(threads)]
     if memory_bytes is not None:
         options += ["--memory", str(memory_bytes)]
     return options
+
+
+def tree_options(ops_tree: Path | None) -> list[str]:
+    """Arguments that say which ops a process imports: the active project's, and from which tree."""
+    project = measured()
+    named = [] if project is None else ["--project", str(project.file)]
+    return named if ops_tree is None else [*named, "--ops", str(ops_tree)]
 
 
 class Worker:

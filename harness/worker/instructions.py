@@ -32,18 +32,19 @@ _EXCLUDE_KERNEL, _EXCLUDE_HYPERVISOR = 1 << 5, 1 << 6
 
 def main() -> None:
     """Answer each request by one line of JSON: process ids and counts of both forks, a time, or a failure."""
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--ops", default="")
-    options = parser.parse_args()
-    if options.ops:
-        from opgauge.harness.worker.tree import use_tree
+    from opgauge.harness.worker.contract import incompatibility, project_incompatibility
 
-        use_tree(Path(options.ops))
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--ops", type=Path, help="tree whose `ops` to import, or a checkout of the project")
+    parser.add_argument("--project", type=Path, help="configuration of the project whose ops to import")
+    options = parser.parse_args()
     replies = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)
+    reason = project_incompatibility(options.project, options.ops) if options.project else incompatibility(options.ops)
     for line in sys.stdin:
         request = json.loads(line)
-        replies.write(json.dumps(_answer(request["trial"], request["calls"])) + "\n")
+        answer = {"failed": reason} if reason else _answer(request["trial"], request["calls"])
+        replies.write(json.dumps(answer) + "\n")
         replies.flush()
 
 

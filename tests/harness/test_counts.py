@@ -4,16 +4,27 @@ from __future__ import annotations
 
 import json
 import shutil
+import sys
 from pathlib import Path
+from time import monotonic
 
 import pytest
 
+from opgauge.harness.case.file import load_cases
 from opgauge.harness.gate import counts
-from opgauge.harness.gate.counts import count_instructions, counter_name, read_total
+from opgauge.harness.gate.counts import Counted, count_instructions, count_notes, counter_name, read_total
 from opgauge.harness.gate.evidence import with_counts
 from opgauge.harness.gate.pool import WorkerPool
+from opgauge.harness.gate.record import Job
 from opgauge.harness.judge.compare import compare
 from opgauge.harness.judge.verdict import Evidence, Reason, Side, Subject, Verdict
+from opgauge.harness.project import active
+from opgauge.harness.project.configuration import read_project
+from opgauge.harness.result.record_json import to_json
+from opgauge.harness.result.result import Trial
+from opgauge.harness.run.tree import Tree, checkout
+from opgauge.ops._core import registry
+from tests.harness.test_gate_project import ForeignProject
 from tests.tinytree import TinyTree
 
 KERNEL = """
@@ -60,6 +71,36 @@ def test_one_per_cent_more_work_is_slower_by_its_count(tmp_path: Path, monkeypat
     assert "with one thread and AVX2" in " ".join(found["notes"])
 
 
+def test_kernels_of_a_project_are_counted_in_either_tree(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The processes that count import the project's ops from each checkout, and say why a call cannot be counted."""
+    monkeypatch.setattr(registry, "_OPS", dict(registry._OPS))
+    monkeypatch.setattr(registry, "_KERNELS", dict(registry._KERNELS))
+    project = ForeignProject(tmp_path / "kernels")
+    active.use(read_project(project.path / "opgauge.toml"))
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    active.load()
+    (small, _) = load_cases([project.path / "cases"])
+    trial = to_json(Trial(small, "plain", "cpu", "cpu"))
+    jobs = [Job(Subject("doubled", "small", small.id, "plain", "cpu"), trial)]
+    try:
+        with checkout(project.path, "HEAD") as base:
+            trees = {"base": Tree(base, "0" * 40, "main"), "head": Tree(project.path, "0" * 40, "this tree")}
+            (base / "kernels/__init__.py").write_text("def multiply(x, factor):\n    return x.no_such_word\n")
+            with WorkerPool(trees) as pool:
+                counting = counts._Counting(pool, monotonic() + 60, by_valgrind=False)
+                (time,) = counting.times_ns("head", jobs)
+                assert time is not None
+                assert time >= 300e3
+                assert not counting.reasons
+                assert counting.times_ns("base", jobs) == [None]
+    finally:
+        active.use(None)
+    (reason,) = counting.reasons
+    assert reason.startswith("base: AttributeError: ")
+    monkeypatch.setattr(counts, "counter_name", lambda: "cachegrind")
+    assert count_notes(Counted({SUBJECT: {}}, [reason]))[1] == f"instructions of 1 case were not counted: {reason}"
+
+
 def test_counts_within_their_noise_are_equal() -> None:
     """0.05 % more instructions are none; 0.5 % more are slower, and 0.5 % fewer are no regression."""
     evidence = Evidence(SUBJECT, Side(), Side(), pairs=((100.0, 100.0),) * 10)
@@ -77,7 +118,7 @@ def test_no_time_left_leaves_no_counts(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(counts, "counter_name", lambda: "cachegrind")
     monkeypatch.setattr("subprocess.Popen", lambda *_, **__: pytest.fail("a process was started"))
     with WorkerPool({}) as pool:
-        assert count_instructions(pool, []) == {}
+        assert count_instructions(pool, []) == Counted({}, [])
 
 
 def test_totals_are_read_from_cachegrind(tmp_path: Path) -> None:
