@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import traceback
 from collections.abc import Iterator, Sequence
@@ -224,6 +225,7 @@ def commit_pool(
 ) -> Iterator[Opened]:
     """Workers on `head` and on the commit `ref` of its repository, which is checked out meanwhile."""
     from opgauge.harness.cli.building import build, build_head
+    from opgauge.harness.errors import ConfigurationError, TreeError
     from opgauge.harness.gate.record import BASE, HEAD
     from opgauge.harness.project import active
     from opgauge.harness.run.environment import commit
@@ -232,8 +234,13 @@ def commit_pool(
     sha = resolve(head, ref)
     build_head(head)
     with checkout(head, sha) as beside:
-        active.lend(beside)
-        build(beside)
+        try:
+            active.lend(beside)
+            build(beside)
+        except ConfigurationError as error:
+            fault = str(error).replace(f"{beside}{os.sep}", "")
+            msg = f"the base ({sha[:12]}) cannot be used: {fault}"
+            raise TreeError(msg) from error
         trees = {BASE: Tree(beside, sha, sha[:12] if ref == sha else ref), HEAD: Tree(head, commit(head), "this tree")}
         with gating.worker_pool(trees, settings, timeout, client, devices) as pool:
             yield pool, None

@@ -189,6 +189,18 @@ def test_the_build_is_named_where_it_did_not_run(project: ForeignProject) -> Non
     assert "not built" not in said
 
 
+def test_a_base_with_a_wrong_configuration_is_no_base(project: ForeignProject) -> None:
+    """A mistake that the change mends is no usage error; the file has its name in the repository."""
+    project.change("opgauge.toml", "ops =", "opss =")
+    project.git("commit", "--quiet", "--all", "-m", "a mistake")
+    project.change("opgauge.toml", "opss =", "ops =")
+    base = project.git("rev-parse", "HEAD")
+    code, said = project.gate(base=base)
+    project.git("reset", "--quiet", "--hard", "HEAD~1")
+    assert code == ExitCode.NOTHING, said
+    assert f"the base ({base[:12]}) cannot be used: opgauge.toml: unknown key 'opss'; did you mean 'ops'?" in said
+
+
 def test_a_budget_ends_a_first_call(project: ForeignProject) -> None:
     """A kernel that tunes itself for minutes is not waited for beyond the budget: a note tells."""
     tuning = "\n\nTUNED = []\n\n\ndef multiply"
