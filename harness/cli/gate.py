@@ -256,13 +256,15 @@ def stored_pool(
     url: str,
     client: Client | None = None,
 ) -> Iterator[Opened]:
-    """Workers on `head`, with a stored run or the runs of a branch as the base."""
+    """Workers on `head`, which is built first, with a stored run or the runs of a branch as the base."""
+    from opgauge.harness.cli.building import build_head
     from opgauge.harness.gate.record import BASE, HEAD
     from opgauge.harness.gate.stored import load
     from opgauge.harness.run.environment import capture
     from opgauge.harness.run.tree import Tree
     from opgauge.harness.store import Store
 
+    build_head(head)
     devices = gating.chosen_devices(selection)
     here = capture(devices, threads=settings.threads, tree=head)
     with Store.open(url) as store:

@@ -189,6 +189,23 @@ def test_the_build_is_named_where_it_did_not_run(project: ForeignProject) -> Non
     assert "not built" not in said
 
 
+def test_the_head_is_built_beside_stored_results_too(project: ForeignProject) -> None:
+    """Else the last build would be measured instead of the change: here it makes the kernel a wrong one."""
+    kernel = project.path / "kernels" / "built.py"
+    project.change("opgauge.toml", "name =", 'build = "cp kernels/source.txt kernels/built.py"\nname =')
+    project.change("kernels/__init__.py", "def multiply", "from kernels.built import more\n\n\ndef multiply")
+    project.change("kernels/__init__.py", "type(factor)", "type(factor + more)")
+    source = kernel.with_name("source.txt")
+    source.write_text("more = 0\n")
+    code, said = project.opgauge("run", "--device", "cpu", "--budget", "0.02", "--db", "runs.db")
+    assert code == 0, said
+    source.write_text("more = 0.5\n")
+    run = said.partition("\nrun ")[2].split()[0]
+    code, said = project.opgauge("gate", "--against", run, "--db", "runs.db", *QUICK)
+    kernel.unlink()
+    assert code == ExitCode.BROKEN, said
+
+
 def test_a_base_with_a_wrong_configuration_is_no_base(project: ForeignProject) -> None:
     """A mistake that the change mends is no usage error; the file has its name in the repository."""
     project.change("opgauge.toml", "ops =", "opss =")
