@@ -262,13 +262,13 @@ def stored_pool(
     from opgauge.harness.gate.stored import load
     from opgauge.harness.run.environment import capture
     from opgauge.harness.run.tree import Tree
-    from opgauge.harness.store import Store
+    from opgauge.harness.store import LATEST, Store
 
     build_head(head)
     devices = gating.chosen_devices(selection)
     here = capture(devices, threads=settings.threads, tree=head)
     with Store.open(url) as store:
-        stored = load(store.engine, name, head, here, devices)
+        stored = load(store.engine, store.find_run(name).id if name == LATEST else name, head, here, devices)
     trees = {BASE: stored.tree, HEAD: Tree(head, here.commit, "this tree")}
     with gating.worker_pool(trees, settings, timeout, client, selection.devices) as pool:
         yield pool, stored
