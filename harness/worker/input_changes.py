@@ -18,6 +18,7 @@ import numpy as np
 from opgauge.harness.case.case import Case
 from opgauge.harness.worker.draws import Draw, Draws
 from opgauge.harness.worker.emphasis import allow_lost, emphasize, emphasize_all, write_inputs
+from opgauge.harness.worker.fresh_values import renew, renewed
 from opgauge.harness.worker.inputs import Inputs, on_host, with_derived
 from opgauge.harness.worker.regions import exchanging, is_flat, perform
 from opgauge.harness.worker.variation import (
@@ -31,7 +32,7 @@ from opgauge.harness.worker.variation import (
     take,
 )
 from opgauge.harness.worker.verify import Expected, expect
-from opgauge.ops import dtype_info, find_op
+from opgauge.ops import find_op
 from opgauge.ops._core.backend import to_numpy
 from opgauge.ops._core.op import Array
 
@@ -43,12 +44,6 @@ FRESH_SLICES = 2
 """Slices that get fresh values, and slices that are judged if all inputs have fresh values; one if slices are large."""
 MOST_FRESH = 1 << 20
 """Most elements of all inputs that get fresh values together, if the whole reference is needed."""
-HALF_BYTES, VALUES = 2, 1 << 16
-"""Bytes of 16-bit floats, and number of their values."""
-LOWEST, HIGHEST = 0.3, 0.9
-"""Range of the factors of fresh values: no sign changes, nothing overflows, and distributions stay valid."""
-BLOCKS = 4
-"""Contiguous blocks of an input that get a factor of their own."""
 
 
 @dataclass(frozen=True)
@@ -195,7 +190,7 @@ class InputChanges:
         if is_emphasized:
             changed = emphasize(case, kept, axes, rng)
         else:
-            values = {name: _fresh(array, rng) if name in axes else array for name, array in kept.items()}
+            values = {name: renewed(array, rng) if name in axes else array for name, array in kept.items()}
             changed = dict(with_derived(case, values, axes).values)
         write_inputs(self._inputs, variation, chosen, changed)
         part = Exchange(axes, variation.outputs, len(chosen))
@@ -210,8 +205,7 @@ class InputChanges:
         draw = self.draw("everything")
         rng = draw.generator()
         chosen = self._choose(variation, rng)
-        for array in self._inputs.values():
-            _scale_blocks(array, rng)
+        renew(self._inputs.values(), rng)
         part = Exchange(variation.inputs, variation.outputs, len(chosen))
 
         def expected() -> Expected | None:
@@ -238,10 +232,10 @@ class InputChanges:
         return FreshValues(None, is_whole=True, expected=expected, is_emphasized=is_emphasized)
 
     def _draw_whole(self, rng: np.random.Generator, *, emphasized: bool) -> Mapping[str, Array]:
+        values = {name: to_numpy(array).copy() for name, array in self._inputs.items()}
         if emphasized:
-            values = {name: to_numpy(array).copy() for name, array in self._inputs.items()}
             return emphasize_all(self._case, values, rng)
-        values = {name: _fresh(to_numpy(array), rng) for name, array in self._inputs.items()}
+        renew(values.values(), rng)
         return dict(with_derived(self._case, values).values)
 
     def restore(self) -> None:
@@ -255,45 +249,6 @@ class InputChanges:
         slices = list(fresh.slices)
         values = take(self._untouched, self.variation.inputs, slices)
         write_inputs(self._inputs, self.variation, slices, values)
-
-
-def _fresh(values: Array, rng: np.random.Generator) -> Array:
-    """A copy whose floating-point blocks have random factors; integers and bool reversed in one block."""
-    found = np.array(values, order="C")
-    if dtype_info(found.dtype.name).kind not in ("float", "complex"):
-        flat = found.reshape(-1)
-        first = int(rng.integers(0, max(flat.size, 1)))
-        flat[first:] = flat[first:][::-1].copy()
-        return found
-    _scale_blocks(found, rng)
-    return found
-
-
-def _scale_blocks(array: Any, rng: np.random.Generator) -> None:
-    """Multiply all of an array by a random factor, and some contiguous blocks by another; integers are unchanged."""
-    if not array.size or dtype_info(array.dtype.name).kind not in ("float", "complex"):
-        return
-    factors = rng.uniform(LOWEST, HIGHEST, BLOCKS + 1)
-    flat = (array if array.flags.c_contiguous else array.T).reshape(-1)
-    scale_floats(flat, factors[0])
-    for factor in factors[1:]:
-        first, last = sorted(int(one) for one in rng.integers(0, array.size + 1, 2))
-        scale_floats(flat[first:last], factor)
-
-
-def scale_floats(flat: Any, factor: float) -> None:
-    """Multiply a flat array in place.
-
-    NumPy converts 16-bit floats one by one: for many of them, a table of all products takes a tenth of the time.
-    """
-    number = flat.dtype.type(factor)
-    if not isinstance(flat, np.ndarray) or flat.dtype.itemsize != HALF_BYTES or flat.size <= VALUES:
-        flat *= number
-        return
-    every, bits = np.arange(VALUES, dtype=np.uint16), flat.view(np.uint16)
-    with np.errstate(all="ignore"):
-        table = (every.view(flat.dtype) * number).view(np.uint16)
-    bits[...] = table[bits]
 
 
 def _exchange(along_axes: Iterable[tuple[Any, int]], change: InputChange) -> None:

@@ -15,7 +15,7 @@ import pytest
 
 from opgauge.harness.case.case import Case, InputSpec
 from opgauge.harness.worker import inputs
-from opgauge.harness.worker.input_changes import scale_floats
+from opgauge.harness.worker.fresh_values import scale_floats
 from opgauge.harness.worker.inputs import (
     ALIGNMENT,
     LARGE_BYTES,

@@ -1,0 +1,83 @@
+"""Fresh values of inputs: known numbers in another order, or times random factors."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+
+from opgauge.ops import dtype_info
+from opgauge.ops._core.op import Array
+
+HALF_BYTES, VALUES = 2, 1 << 16
+"""Bytes of 16-bit floats, and number of their values."""
+LOWEST, HIGHEST = 0.3, 0.9
+"""Range of the factors of fresh values: no sign changes, nothing overflows, and distributions stay valid."""
+BLOCKS = 4
+"""Contiguous blocks of an input that get a factor of their own, or cuts between reversed parts."""
+
+
+def renew(arrays: Iterable[Any], rng: np.random.Generator) -> None:
+    """Write fresh values into arrays: known numbers in another order, or floating-point ones times random factors.
+
+    Both are needed. A kernel whose time depends on its values, such as a search that ends at the first number above a
+    threshold, takes as long as before only on numbers of the same distribution; a sum over all of them stays the same.
+    """
+    is_scaled = bool(rng.random() < 1 / 2)
+    for array in arrays:
+        if array.size:
+            (_scale_blocks if is_scaled and _is_floating(array) else _reverse_parts)(array, rng)
+
+
+def renewed(values: Array, rng: np.random.Generator) -> Array:
+    """A copy whose floating-point blocks have random factors; integers and bool are reversed in parts."""
+    found = np.array(values, order="C")
+    if found.size:
+        (_scale_blocks if _is_floating(found) else _reverse_parts)(found, rng)
+    return found
+
+
+def _is_floating(array: Any) -> bool:
+    return dtype_info(array.dtype.name).kind in ("float", "complex")
+
+
+def _reverse_parts(array: Any, rng: np.random.Generator) -> None:
+    """Reverse each part of an array, cut at random: all values stay valid, such as indices.
+
+    With a single cut, one of a hundred changes would often repeat another.
+    """
+    flat, cuts = _flat(array), sorted(int(one) for one in rng.integers(0, array.size, BLOCKS))
+    for start, end in pairwise((0, *cuts, array.size)):
+        flat[start:end] = flat[start:end][::-1].copy()
+
+
+def _scale_blocks(array: Any, rng: np.random.Generator) -> None:
+    """Multiply all of an array by a random factor, and some contiguous blocks by another."""
+    factors = rng.uniform(LOWEST, HIGHEST, BLOCKS + 1)
+    flat = _flat(array)
+    scale_floats(flat, factors[0])
+    for factor in factors[1:]:
+        first, last = sorted(int(one) for one in rng.integers(0, array.size + 1, 2))
+        scale_floats(flat[first:last], factor)
+
+
+def _flat(array: Any) -> Any:
+    """A flat view of an input, whose memory is contiguous in some order of its axes."""
+    return (array if array.flags.c_contiguous else array.T).reshape(-1)
+
+
+def scale_floats(flat: Any, factor: float) -> None:
+    """Multiply a flat array in place.
+
+    NumPy converts 16-bit floats one by one: for many of them, a table of all products takes a tenth of the time.
+    """
+    number = flat.dtype.type(factor)
+    if not isinstance(flat, np.ndarray) or flat.dtype.itemsize != HALF_BYTES or flat.size <= VALUES:
+        flat *= number
+        return
+    every, bits = np.arange(VALUES, dtype=np.uint16), flat.view(np.uint16)
+    with np.errstate(all="ignore"):
+        table = (every.view(flat.dtype) * number).view(np.uint16)
+    bits[...] = table[bits]
