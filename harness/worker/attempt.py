@@ -9,6 +9,7 @@ from math import inf
 from typing import Any
 
 import numpy as np
+from numpy.lib.array_utils import byte_bounds
 
 from opgauge.harness.case.case import Case
 from opgauge.harness.counting import counted
@@ -235,12 +236,16 @@ class Attempt:
         return found
 
     def outputs(self, returned: Any) -> dict[str, Any]:
-        """Outputs by name: returned ones if the kernel returns a tuple, else the buffers."""
+        """Outputs by name: returned ones if the kernel returns a tuple, else the buffers.
+
+        Methods of a subclass of tuple, which could compute now, are not called.
+        """
         specs, inputs = self.case.resolved.outputs, self.buffers.inputs
-        if isinstance(returned, tuple) and len(returned) != len(specs):
-            reason = f"returned {counted(len(returned), 'output')} instead of {len(specs)}"
+        items = list(tuple.__iter__(returned)) if isinstance(returned, tuple) else []
+        if isinstance(returned, tuple) and len(items) != len(specs):
+            reason = f"returned {counted(len(items), 'output')} instead of {len(specs)}"
             raise WrongError(reason)
-        given = dict(zip(specs, returned, strict=True)) if isinstance(returned, tuple) else {}
+        given = dict(zip(specs, items, strict=False))
         outputs = {}
         for name, spec in specs.items():
             array = given.get(name)
@@ -255,7 +260,20 @@ class Attempt:
                 raise WrongError(reason)
             if array is not None:
                 outputs[name] = in_place(array)
+            if name in given and spec.view_of is None:
+                self._check_own(name, outputs.get(name))
         return outputs
+
+    def _check_own(self, name: str, array: Any) -> None:
+        """Raise WrongError for a returned array whose elements were not written: they share memory, or an input's."""
+        if not isinstance(array, np.ndarray) or not array.nbytes:
+            return
+        low, high = byte_bounds(array)
+        sharing = [one for one, given in self.buffers.inputs.items() if _overlaps(given, low, high)]
+        if high - low < array.nbytes or sharing:
+            what = f"its input {sharing[0]}" if sharing else "fewer elements"
+            reason = f"returned a view of {what} for {name}: copy it, since writing {name} is part of the work"
+            raise WrongError(reason)
 
 
 @contextmanager
@@ -271,6 +289,14 @@ def _blamed_on_kernel() -> Iterator[None]:
     except Exception as error:
         status, reason = classify(error)
         raise KernelFailedError(status, reason) from error
+
+
+def _overlaps(array: Any, low: int, high: int) -> bool:
+    """Whether an array of NumPy has memory between two addresses."""
+    if not isinstance(array, np.ndarray) or not array.nbytes:
+        return False
+    start, end = byte_bounds(array)
+    return bool(start < high and low < end)
 
 
 def _address(array: Any) -> int:

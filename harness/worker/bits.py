@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import sys
+import types
 from collections.abc import Mapping
 from hashlib import sha256
 from importlib import import_module
 from operator import attrgetter
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -78,7 +81,7 @@ def is_array(value: Any) -> bool:
     """Whether a value is a number, an array of a known library, or of a subclass of NumPy's.
 
     Other objects could compute when they are converted, after the timed call. A class can name any module as its own,
-    and be put there: of CuPy and torch, subclasses are none of theirs.
+    and be put there: of CuPy and torch, subclasses are none of theirs; others have no functions from elsewhere.
     """
     kind, root = type(value), root_of(value)
     if issubclass(kind, np.ndarray | np.generic | bool | int | float | complex):
@@ -86,7 +89,18 @@ def is_array(value: Any) -> bool:
     if root in PLAIN:
         return any(kind is attrgetter(name)(sys.modules[root]) for name in PLAIN[root])
     module = sys.modules.get(kind.__module__)
-    return root in LIBRARIES and getattr(module, kind.__name__, None) is kind
+    return root in LIBRARIES and getattr(module, kind.__name__, None) is kind and not _has_foreign_code(kind)
+
+
+def _has_foreign_code(kind: type) -> bool:
+    """Whether a class has functions of Python that lie outside the libraries."""
+    folders = tuple(
+        f"{Path(str(module.__file__)).parent}{os.sep}" for name in LIBRARIES if (module := sys.modules.get(name))
+    )
+    functions = (getattr(one, "fget", one) for base in kind.__mro__ for one in vars(base).values())
+    return any(
+        isinstance(one, types.FunctionType) and not one.__code__.co_filename.startswith(folders) for one in functions
+    )
 
 
 def in_place(array: Any) -> Any:
