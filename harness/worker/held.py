@@ -54,8 +54,10 @@ class HeldKernel:
         return replace(measurement, hot_ns=None) if self.audit.is_hot_wrong else measurement
 
     def check_after(self, phases: Phases) -> None:
-        """Check one more call, on poisoned outputs and the original inputs; raises WrongError."""
+        """Check one more call, on poisoned outputs and the original inputs, read-only; raises WrongError."""
+        phases.begin("last call, on read-only inputs")
+        with self.attempt.buffers.read_only():
+            self.returned = self.attempt.call(self.call, 0)
         phases.begin("check after measuring")
-        self.returned = self.attempt.call(self.call, 0)
         self.attempt.check(self.returned, self.reference, "after measuring")
         phases.repeatable = self.attempt.repeatable

@@ -5,11 +5,8 @@ A kernel that replaces some of it could report any time, or slow down the kernel
 
 from __future__ import annotations
 
-import builtins
-import gc
 import sys
 import threading
-import time
 import types
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -19,8 +16,25 @@ import numpy as np
 
 from opgauge.harness.errors import TreeError
 
-CLOCKS = ("perf_counter", "perf_counter_ns", "process_time", "process_time_ns", "monotonic", "monotonic_ns", "time")
-"""Functions of `time` that measure."""
+STANDARD = (
+    "builtins",
+    "ctypes",
+    "gc",
+    "hashlib",
+    "json",
+    "math",
+    "mmap",
+    "os",
+    "resource",
+    "signal",
+    "threading",
+    "time",
+)
+"""Modules of the standard library whose functions the harness calls by the module's name."""
+NUMPY = ("numpy._core.", "numpy.lib.", "numpy.linalg", "numpy.random")
+"""Start of the names of NumPy's modules that outputs are judged by."""
+FUNCTIONS = (types.FunctionType, staticmethod, classmethod)
+"""Types of functions of a class."""
 SCALARS = (np.generic, bool, int, float, complex, str)
 """Scalar types, whose names in NumPy old code replaces."""
 FOREIGN = "foreign "
@@ -85,14 +99,15 @@ def _is_found(name: str) -> bool:
 
 def code() -> dict[str, Any]:
     """Functions of the harness, of clocks and of the checks: name, object and code."""
-    found: dict[str, Any] = {f"time.{name}": id(getattr(time, name)) for name in CLOCKS}
-    found |= {f"gc.{name}": id(getattr(gc, name)) for name in ("collect", "disable", "enable")}
-    for module in (builtins, np, np.linalg, np.random):
-        for name, value in list(vars(module).items()):
+    found: dict[str, Any] = {}
+    for name, module in _used_modules().items():
+        for key, value in list(vars(module).items()):
             # old code sets np.bool to bool: no check uses NumPy's scalar types by name
-            is_scalar = module is np and isinstance(value, type) and issubclass(value, SCALARS)
-            if callable(value) and not is_scalar:
-                found[f"{module.__name__}.{name}"] = id(value)
+            is_scalar = name not in STANDARD and isinstance(value, type) and issubclass(value, SCALARS)
+            if callable(value) and not is_scalar and "hook" not in key:
+                found[f"{name}.{key}"] = _code_of(value)
+                if isinstance(value, type) and name in STANDARD:
+                    found |= _methods(f"{name}.{key}", value)
     found |= device_code()
     for name, module in list(sys.modules.items()):
         if name.startswith(HARNESS) and isinstance(module, types.ModuleType):
@@ -100,6 +115,29 @@ def code() -> dict[str, Any]:
                 if not key.startswith("__"):
                     found |= _parts(f"{name}.{key}", value, name)
     return found
+
+
+def _used_modules() -> dict[str, types.ModuleType]:
+    """Modules by whose names the harness calls functions, and those that NumPy's functions consist of."""
+    names = [name for name in list(sys.modules) if name in STANDARD or name == "numpy" or name.startswith(NUMPY)]
+    found = {name: sys.modules.get(name) for name in names}
+    return {name: module for name, module in found.items() if isinstance(module, types.ModuleType)}
+
+
+def _code_of(value: Any) -> tuple[int, ...]:
+    """A callable's identity and, if it is written in Python, those of its code and default values.
+
+    NumPy wraps its functions in objects that call them.
+    """
+    function = getattr(value, "_implementation", value)
+    if not isinstance(function, types.FunctionType):
+        return (id(value),)
+    return id(value), id(function.__code__), id(function.__defaults__), id(function.__kwdefaults__)
+
+
+def _methods(name: str, kind: type) -> dict[str, Any]:
+    """Functions of a class by name."""
+    return {f"{name}.{key}": _code_of(one) for key, one in list(vars(kind).items()) if isinstance(one, FUNCTIONS)}
 
 
 def device_code() -> dict[str, Any]:
@@ -168,9 +206,7 @@ def _parts(name: str, value: Any, module: str) -> dict[str, Any]:
     """A function, constant, table, or methods and properties of a module, by name; new entries are new names."""
     match value:
         case types.FunctionType():
-            return {name: (id(value), id(value.__code__), id(value.__defaults__))}
-        case types.BuiltinFunctionType():
-            return {name: id(value)}
+            return {name: (*_code_of(value), *map(_content, value.__closure__ or ()))}
         case float() | int() | str() | tuple():
             return {name: value}
         case dict():
@@ -178,7 +214,14 @@ def _parts(name: str, value: Any, module: str) -> dict[str, Any]:
         case type() if value.__module__ == module:
             items = [(key, item) for key, item in list(vars(value).items()) if hasattr(type(item), "__get__")]
             return {f"{name}.{key}": (id(item), id(getattr(item, "__code__", None))) for key, item in items}
-    return {}
+    return {name: id(value)} if callable(value) else {}
+
+
+def _content(cell: types.CellType) -> int:
+    """Identity of the value of a variable that a function shares with the one around it; 0 without a value."""
+    with suppress(ValueError):
+        return id(cell.cell_contents)
+    return 0
 
 
 def changed_code(old: Mapping[str, Any], new: Mapping[str, Any]) -> str:

@@ -8,15 +8,36 @@ from __future__ import annotations
 import ctypes
 import decimal
 import faulthandler
+import gc
 import os
+import signal
 import sys
-from collections.abc import Callable, Mapping
+import tracemalloc
+from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
 from functools import cache
+from itertools import count
+from pathlib import Path
 from typing import Any, NamedTuple
 
 PR_SET_TIMERSLACK, PR_GET_TIMERSLACK, PR_SET_THP_DISABLE, PR_GET_THP_DISABLE = 29, 30, 41, 42
+PR_SET_CHILD_SUBREAPER, PR_GET_CHILD_SUBREAPER, PR_SET_NO_NEW_PRIVS = 36, 37, 38
 """Options of prctl."""
+PROCESS = Path("/proc/self")
+"""Folder of Linux with the state of this process."""
+RESTRICTIONS = ("NoNewPrivs", "Seccomp", "Speculation", "Mems_allowed:")
+"""Start of the names of what slows down or refuses later calls, and cannot be undone, in the process's status."""
+NUMBA = (
+    "OPT",
+    "DISABLE_JIT",
+    "BOUNDSCHECK",
+    "LOOP_VECTORIZE",
+    "SLP_VECTORIZE",
+    "ENABLE_AVX",
+    "CPU_NAME",
+    "CPU_FEATURES",
+)
+"""Options of Numba's compiler."""
 
 
 class ProcessSetting(NamedTuple):
@@ -33,7 +54,7 @@ def settings() -> dict[str, Any]:
 
 def changed_settings(old: Mapping[str, Any], new: Mapping[str, Any]) -> str:
     """Names of the settings that differ; libraries may add folders to the import path."""
-    names = [name for name, value in old.items() if new[name] != value]
+    names = [name for name, value in old.items() if value is not None and new[name] != value]
     if PATH in names and _within(new[PATH], old[PATH]) == old[PATH]:
         names.remove(PATH)
     return f"changed {', '.join(names)}" if names else ""
@@ -42,8 +63,45 @@ def changed_settings(old: Mapping[str, Any], new: Mapping[str, Any]) -> str:
 def put_back_settings(old: Mapping[str, Any]) -> None:
     """Restore all of them."""
     for name, value in old.items():
-        with suppress(OSError, ValueError):
-            SETTINGS[name].put_back(value)
+        if value is not None:
+            with suppress(OSError, ValueError):
+                SETTINGS[name].put_back(value)
+
+
+def restrictions() -> tuple[str, ...]:
+    """What nothing undoes: filters and mitigations of the system, its timers, and whether orphans are adopted."""
+    adopts = ctypes.c_int()
+    if c_library() is not None:
+        c_library().prctl(PR_GET_CHILD_SUBREAPER, ctypes.byref(adopts), 0, 0, 0)
+    found = [f"adopts {adopts.value}"]
+    with suppress(OSError):
+        lines = (PROCESS / "status").read_text(encoding="utf-8", errors="replace").splitlines()
+        found += [line for line in lines if line.startswith(RESTRICTIONS)]
+    with suppress(OSError):
+        found.append((PROCESS / "timers").read_text(encoding="ascii"))
+    return tuple(found)
+
+
+def environment() -> dict[str, str]:
+    """The environment as libraries see it, which code in C changes without the interpreter."""
+    found = dict(os.environ)
+    if c_library() is not None:
+        pairs = ctypes.POINTER(ctypes.c_char_p).in_dll(c_library(), "environ")
+        for place in count():
+            pair = pairs[place] if pairs else None
+            if pair is None:
+                break
+            name, _, value = os.fsdecode(pair).partition("=")
+            found[name] = value
+    return found
+
+
+def put_back_environment(old: Mapping[str, str]) -> None:
+    """Restore the environment."""
+    for name in environment().keys() - old.keys():
+        os.unsetenv(name)
+    os.environ.clear()
+    os.environ.update(old)
 
 
 @cache
@@ -72,6 +130,41 @@ def _put_back_path(old: list[str]) -> None:
     sys.path[:] = old
 
 
+def _numpys_large_pages() -> bool:
+    """Whether NumPy asks for large pages; the function that sets it returns the last value."""
+    enabled: bool = _ask_for_large_pages(True)
+    _ask_for_large_pages(enabled)
+    return enabled
+
+
+def _ask_for_large_pages(wanted: bool) -> Any:  # noqa: FBT001  called with the value that was read
+    """Let NumPy ask the system for large pages or not; returns whether it did."""
+    return getattr(sys.modules.get("numpy._core.multiarray"), "_set_madvise_hugepage", bool)(wanted)
+
+
+def _numba_settings() -> dict[str, Any] | None:
+    """Options of Numba's compiler and of its parallel loops; None if it is not loaded."""
+    numba: Any = sys.modules.get("numba")
+    if not hasattr(numba, "get_parallel_chunksize"):
+        return None
+    return {name: getattr(numba.config, name) for name in NUMBA} | {"chunk": numba.get_parallel_chunksize()}
+
+
+def _put_back_numba(old: Mapping[str, Any]) -> None:
+    numba: Any = sys.modules["numba"]
+    for name in NUMBA:
+        setattr(numba.config, name, old[name])
+    numba.set_parallel_chunksize(old["chunk"])
+
+
+def _put_back_tracing(old: bool) -> None:  # noqa: FBT001  called with the value that was read
+    (tracemalloc.start if old else tracemalloc.stop)()
+
+
+def _put_back_mask(old: Collection[signal.Signals]) -> None:
+    signal.pthread_sigmask(signal.SIG_SETMASK, old)
+
+
 def _within(values: list[str], chosen: list[str]) -> list[str]:
     return [one for one in values if one in chosen]
 
@@ -92,5 +185,10 @@ SETTINGS: Mapping[str, ProcessSetting] = {
     "the resolution of timers": ProcessSetting(
         lambda: _control(PR_GET_TIMERSLACK), lambda old: _control(PR_SET_TIMERSLACK, old)
     ),
+    "the tracing of allocations": ProcessSetting(tracemalloc.is_tracing, _put_back_tracing),
+    "debugging of the garbage collector": ProcessSetting(gc.get_debug, gc.set_debug),
+    "blocked signals": ProcessSetting(lambda: signal.pthread_sigmask(signal.SIG_BLOCK, ()), _put_back_mask),
+    "NumPy's use of large pages": ProcessSetting(_numpys_large_pages, _ask_for_large_pages),
+    "Numba's options": ProcessSetting(_numba_settings, _put_back_numba),
 }
 """Settings by name."""

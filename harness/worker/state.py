@@ -41,7 +41,14 @@ from opgauge.harness.worker.loaded_code import (
     definitions,
     hooks,
 )
-from opgauge.harness.worker.process_settings import changed_settings, put_back_settings, settings
+from opgauge.harness.worker.process_settings import (
+    changed_settings,
+    environment,
+    put_back_environment,
+    put_back_settings,
+    restrictions,
+    settings,
+)
 from opgauge.harness.worker.signal_handlers import Handler, changed_handlers, put_back_handlers, signal_handlers
 
 TINY, SMALLEST = 2.0**-1022, 2.0**-1074
@@ -56,7 +63,7 @@ class ProcessState:
     handlers: Mapping[int, Handler]
     environment: Mapping[str, str]
     folder: str
-    descriptors: Mapping[int, tuple[int, int]]
+    descriptors: Mapping[int, tuple[int, int, bool]]
     streams: tuple[int, ...]
     numpy_errors: Mapping[str, Any]
     collecting: tuple[bool, tuple[int, ...]]
@@ -80,6 +87,7 @@ class ProcessState:
     definitions: Mapping[str, Any]
     settings: Mapping[str, Any]
     device: Mapping[str, Any]
+    restrictions: tuple[str, ...]
 
 
 def observe() -> ProcessState:
@@ -87,7 +95,7 @@ def observe() -> ProcessState:
     return ProcessState(
         affinity=frozenset(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else frozenset(),
         handlers=signal_handlers(),
-        environment=dict(os.environ),
+        environment=environment(),
         folder=_folder(),
         descriptors=_descriptors(),
         streams=tuple(map(id, (sys.stdin, sys.stdout, sys.stderr))),
@@ -115,6 +123,7 @@ def observe() -> ProcessState:
         definitions=definitions(),
         settings=settings(),
         device=device_settings(),
+        restrictions=restrictions(),
     )
 
 
@@ -181,8 +190,8 @@ def _folder() -> str:
     return ""
 
 
-def _descriptors() -> dict[int, tuple[int, int]]:
-    """Device and inode of the standard streams and of pipes.
+def _descriptors() -> dict[int, tuple[int, int, bool]]:
+    """Device and inode of the standard streams and of pipes, and whether they wait.
 
     Another process that has them open could write to the parent.
     """
@@ -191,8 +200,15 @@ def _descriptors() -> dict[int, tuple[int, int]]:
         with suppress(OSError):
             status = os.fstat(number)
             if number <= 2 or (status.st_mode & 0o170000) == 0o010000:
-                found[number] = (status.st_dev, status.st_ino)
+                found[number] = (status.st_dev, status.st_ino, os.get_blocking(number))
     return found
+
+
+def _put_back_waiting(old: Mapping[int, tuple[int, int, bool]]) -> None:
+    """Let descriptors wait again, which the parent may share."""
+    for number, (_, _, waits) in old.items():
+        with suppress(OSError):
+            os.set_blocking(number, waits)
 
 
 def _rounding() -> tuple[float, ...]:
@@ -221,11 +237,6 @@ def _limits() -> tuple[tuple[int, int], ...]:
 
     kinds = sorted({value for name, value in vars(resource).items() if name.startswith("RLIMIT_")})
     return tuple(map(resource.getrlimit, kinds))
-
-
-def _put_back_environment(old: Mapping[str, str]) -> None:
-    os.environ.clear()
-    os.environ.update(old)
 
 
 def _put_back_collecting(old: tuple[bool, tuple[int, ...]]) -> None:
@@ -257,18 +268,18 @@ SET_BY_LIBRARIES = (
 """Prefixes of variables that libraries set as they are imported."""
 _Text = str | Callable[[Any, Any], str]
 _LATER = ("torch_state",)
-_DOUBTFUL = ("blas_threads",)
+_DOUBTFUL = ("blas_threads", "descriptors")
 """Changes after which the process is replaced even if they were undone."""
 _REPAIRS: dict[str, tuple[_Text, Callable[[Any], Any] | None]] = {
     "affinity": ("changed the CPUs that the process may run on", lambda old: os.sched_setaffinity(0, old)),
     "handlers": (changed_handlers, put_back_handlers),
-    "environment": (_changed_environment, _put_back_environment),
+    "environment": (_changed_environment, put_back_environment),
     "folder": ("changed the working directory", os.chdir),
     "descriptors": (
         lambda old, new: (
-            "closed or replaced standard streams or the worker's pipes" if old.items() - new.items() else ""
+            "closed, replaced or changed standard streams or the worker's pipes" if old.items() - new.items() else ""
         ),
-        None,
+        _put_back_waiting,
     ),
     "streams": ("replaced sys.stdin, sys.stdout or sys.stderr", None),
     "numpy_errors": ("changed NumPy's error handling", lambda old: np.seterr(**old)),
@@ -296,5 +307,6 @@ _REPAIRS: dict[str, tuple[_Text, Callable[[Any], Any] | None]] = {
     "definitions": (changed_code, None),
     "settings": (changed_settings, put_back_settings),
     "device": (lambda *_: "", put_back_device),
+    "restrictions": ("started a timer of the system, or changed restrictions of the process", None),
 }
 """Description of each change, and the function that undoes it; None: it cannot be undone."""

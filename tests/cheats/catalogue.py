@@ -45,15 +45,20 @@ CASES: dict[str, tuple[str, dict[str, tuple[int, ...]], dict[str, Any]]] = {
     "small-rows": ("p_norm", {"x": (16, 513)}, {"porder": 2.0, "axis": -1}),
     "signs": ("sign", {"x": (300, 500)}, {}),
     "shared-weight": ("lerp", {"x": (256, 1024), "y": (256, 1024), "weight": (1024,)}, {}),
+    "integers": ("sign", {"x": (16, 2053)}, {}),
+    "unchanged": ("scale", {"x": (100, 30)}, {}),
+    "filled": ("fill_any_like", {"x": (100, 30)}, {"value": 2.5}),
     "two-outputs": ("lerp_grad", {"x": (65, 33), "y": (65, 33)}, {"weight": 0.3}),
 }
 """Op, shapes and parameters by name."""
+DTYPES = {"integers": "int32"}
+"""Dtypes of cases other than float32."""
 
 
 def trial(cheat: Cheat, implementation: str = "") -> Trial:
     """The trial of a cheat; of another implementation of the same case where that is named."""
     op, shapes, params = CASES[cheat.case]
-    case = Case(op, cheat.case, shapes, "float32", find_op(op).params(**params))
+    case = Case(op, cheat.case, shapes, dtype_of(cheat.case), find_op(op).params(**params))
     backend = cheat.device.partition(":")[0]
     return Trial(case, implementation or cheat.name, backend, cheat.device)
 
@@ -69,7 +74,7 @@ def cheat(
 
     def register(bind: Bind) -> Bind:
         op, shapes, _ = CASES[case]
-        names = tuple(find_op(op).infer(shapes, "float32", trial_params(case)).inputs)
+        names = tuple(find_op(op).infer(shapes, dtype_of(case), trial_params(case)).inputs)
 
         def prepare(*, out: dict[str, Any], **given: Any) -> Run:
             return bind({name: given[name] for name in names}, out)
@@ -78,10 +83,15 @@ def cheat(
         CHEATS[name] = Cheat(name, family, case, device, harmless)
         if IS_WORKER:
             backend = device.partition(":")[0]
-            kernel(op, name, backend, ("float32",), prepare=True, captures_inputs=captures_inputs)(prepare)
+            kernel(op, name, backend, (dtype_of(case),), prepare=True, captures_inputs=captures_inputs)(prepare)
         return bind
 
     return register
+
+
+def dtype_of(case: str) -> str:
+    """Dtype of a case."""
+    return DTYPES.get(case, "float32")
 
 
 def trial_params(case: str) -> Any:
