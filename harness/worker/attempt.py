@@ -216,12 +216,14 @@ class Attempt:
             return None
         return trusted.check if not trusted.fingerprint or trusted.fingerprint == self._fingerprint else None
 
+    def is_accepted(self, outputs: Mapping[str, Any]) -> bool:
+        """Whether outputs have the bits of the accepted ones."""
+        return all(name in outputs and has_bits(outputs[name], array) for name, array in self.accepted.items())
+
     def _check_outputs(self, found_outputs: dict[str, Any], expected: Reference) -> Check:
         """Check outputs; outputs with the bits of accepted ones, here or in another process, are not checked again."""
         accepted = self.accepted_check
-        if accepted is not None and all(
-            name in found_outputs and has_bits(found_outputs[name], array) for name, array in self.accepted.items()
-        ):
+        if accepted is not None and self.is_accepted(found_outputs):
             return accepted
         known = self._known(found_outputs) if accepted is None else None
         if known is not None:

@@ -175,6 +175,7 @@ class Bench:
         """
         (ready, result), phases = self.held[implementation], Phases()
         self.settled = self.settled or observe()
+        ready.threads.resume(alone=False)
         try:
             with self._repairing(ready.attempt):
                 measurement = self._sample(ready, phases, limits)
@@ -275,7 +276,7 @@ class Bench:
                 phases.plans = tuple(plans or used)
                 self.threads.begin()
                 self.left_used = [one.snapshot() for one in self.left]
-                audit.others_ns = others_ns()
+                audit.threads, audit.others_ns = self.threads, others_ns()
                 ready = HeldKernel(attempt, call, reference, audit, self.threads, returned)
                 # the samples that count come later, and are audited and followed by a check
                 is_brief = hold and not extra_checks

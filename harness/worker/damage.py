@@ -47,7 +47,11 @@ def with_late_damage(result: Result, damage: Damage, *, is_alone: bool) -> Resul
 
 
 def with_threads(result: Result, threads: LeftThreads) -> Result:
-    """The result of a trial, wrong if threads that it left behind have worked; `extra` names those that wait."""
+    """The result of a trial, wrong if threads that it left behind have worked; `extra` names those that wait.
+
+    They should rest from now on.
+    """
+    threads.rest()
     if result.trial.implementation in PEERS:
         return result
     working = threads.working()

@@ -19,13 +19,12 @@ BLOCKS = 4
 """Contiguous blocks of an input that get a factor of their own, or cuts between reversed parts."""
 
 
-def renew(arrays: Iterable[Any], rng: np.random.Generator) -> None:
-    """Write fresh values into arrays: known numbers in another order, or floating-point ones times random factors.
+def renew(arrays: Iterable[Any], rng: np.random.Generator, *, is_scaled: bool) -> None:
+    """Write fresh values into arrays: floating-point numbers times random factors, or known ones in another order.
 
     Both are needed. A kernel whose time depends on its values, such as a search that ends at the first number above a
     threshold, takes as long as before only on numbers of the same distribution; a sum over all of them stays the same.
     """
-    is_scaled = bool(rng.random() < 1 / 2)
     for array in arrays:
         if array.size:
             (_scale_blocks if is_scaled and _is_floating(array) else _reverse_parts)(array, rng)

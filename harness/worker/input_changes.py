@@ -43,7 +43,7 @@ LARGEST_SLICES = 1 << 17
 FRESH_SLICES = 2
 """Slices that get fresh values, and slices that are judged if all inputs have fresh values; one if slices are large."""
 MOST_FRESH = 1 << 20
-"""Most elements of all inputs that get fresh values together, if the whole reference is needed."""
+"""Most elements of all inputs whose fresh values are always judged, if the whole reference is needed."""
 
 
 @dataclass(frozen=True)
@@ -52,13 +52,14 @@ class FreshValues:
 
     slices: judged slices; None: the whole outputs are judged. is_whole: all inputs changed, not only the slices.
     expected: computes the expected slices, or whole outputs; None if the op refuses so few slices. is_emphasized: a
-    few elements of each slice decide.
+    few elements of each slice decide. is_costly: outputs are judged only if they are still those of other values.
     """
 
     slices: Sequence[int] | None
     is_whole: bool
     expected: Callable[[], Expected | None]
     is_emphasized: bool = False
+    is_costly: bool = False
 
 
 @dataclass(frozen=True)
@@ -98,7 +99,7 @@ class InputChanges:
         self._untouched = untouched
         self._rng = rng
         self._emphasized = emphasized
-        self._derives: bool | None = None
+        self._derives: frozenset[str] | None = None
         self._draws = draws
         self._user = user
         self._drawn: Counter[str] = Counter()
@@ -156,8 +157,11 @@ class InputChanges:
         """Write fresh values into a few slices of the inputs, or into all; None if that is impossible."""
         variation = self.variation
         if not isinstance(variation, Exchange):
-            return self._freshen_undivided() if self._elements <= MOST_FRESH else None
-        if everything and not self._derives_any(variation):
+            return self._freshen_undivided()
+        if everything and self._derived(variation):
+            if self._drawn:
+                return self._freshen_without_judging(variation)
+        elif everything:
             return self._freshen_everything(variation)
         return self._freshen_slices(variation)
 
@@ -172,13 +176,20 @@ class InputChanges:
         most = 1 if slice_elements(self._case, variation) > LARGE_SLICE else FRESH_SLICES
         return sorted(int(one) for one in rng.choice(variation.size, min(most, variation.size), replace=False))
 
-    def _derives_any(self, variation: Exchange) -> bool:
-        """Whether the op derives inputs from others, which would have to be derived again as a whole."""
+    def _derived(self, variation: Exchange) -> frozenset[str]:
+        """Inputs that the op derives from others, which would have to be derived again as a whole."""
         if self._derives is None:
             op = find_op(self._case.op)
             values = on_host(take(self._inputs, variation.inputs, [0]))
-            self._derives = op.derive is not None and bool(op.derive(Inputs(values).wide, self._case.params))
+            self._derives = frozenset(op.derive(Inputs(values).wide, self._case.params) if op.derive else ())
         return self._derives
+
+    def _freshen_without_judging(self, variation: Exchange) -> FreshValues:
+        """Write fresh values into all inputs that are not derived, to compare times; bounds may not hold for them."""
+        rng = self.draw("without judging").generator()
+        arrays = (array for name, array in self._inputs.items() if name not in self._derived(variation))
+        renew(arrays, rng, is_scaled=_toss(rng))
+        return FreshValues(None, is_whole=True, expected=lambda: None)
 
     def _freshen_slices(self, variation: Exchange) -> FreshValues:
         draw = self.draw(f"slices, {self._emphasized}")
@@ -205,7 +216,7 @@ class InputChanges:
         draw = self.draw("everything")
         rng = draw.generator()
         chosen = self._choose(variation, rng)
-        renew(self._inputs.values(), rng)
+        renew(self._inputs.values(), rng, is_scaled=_toss(rng))
         part = Exchange(variation.inputs, variation.outputs, len(chosen))
 
         def expected() -> Expected | None:
@@ -217,25 +228,30 @@ class InputChanges:
     def _freshen_undivided(self) -> FreshValues:
         """Write fresh values into all inputs, the first time such that a few elements decide.
 
-        Each needs a reference of the whole case, so emphasized inputs have no call of their own.
+        Each needs a reference of the whole case, so emphasized inputs have no call of their own, and large ones are
+        rarely judged.
         """
-        case = self._case
-        is_emphasized = self._emphasized and not self._drawn
+        case, is_costly = self._case, self._elements > MOST_FRESH
+        is_emphasized = self._emphasized and not self._drawn and not is_costly
         draw = self.draw("emphasized" if is_emphasized else "undivided")
-        values = self._draw_whole(draw.generator(), emphasized=is_emphasized)
+        rng = draw.generator()
+        is_scaled = _toss(rng)
+        values = self._draw_whole(rng, emphasized=is_emphasized, is_scaled=is_scaled)
         write_inputs(self._inputs, None, [], values)
 
         def expected() -> Expected | None:
+            if is_costly and not is_scaled:  # outputs may well be those of the same numbers in another order
+                return None
             found = draw.expect(values, lambda: expect(case, Inputs(dict(values))))
             return allow_lost(found, case.dtype) if found and is_emphasized else found
 
-        return FreshValues(None, is_whole=True, expected=expected, is_emphasized=is_emphasized)
+        return FreshValues(None, is_whole=True, expected=expected, is_emphasized=is_emphasized, is_costly=is_costly)
 
-    def _draw_whole(self, rng: np.random.Generator, *, emphasized: bool) -> Mapping[str, Array]:
+    def _draw_whole(self, rng: np.random.Generator, *, emphasized: bool, is_scaled: bool) -> Mapping[str, Array]:
         values = {name: to_numpy(array).copy() for name, array in self._inputs.items()}
         if emphasized:
             return emphasize_all(self._case, values, rng)
-        renew(values.values(), rng)
+        renew(values.values(), rng, is_scaled=is_scaled)
         return dict(with_derived(self._case, values).values)
 
     def restore(self) -> None:
@@ -249,6 +265,11 @@ class InputChanges:
         slices = list(fresh.slices)
         values = take(self._untouched, self.variation.inputs, slices)
         write_inputs(self._inputs, self.variation, slices, values)
+
+
+def _toss(rng: np.random.Generator) -> bool:
+    """True in half of the cases."""
+    return bool(rng.random() < 1 / 2)
 
 
 def _exchange(along_axes: Iterable[tuple[Any, int]], change: InputChange) -> None:

@@ -1,8 +1,8 @@
-"""Threads that a kernel leaves behind: a thread that waits is harmless, one that works does so outside the timed calls.
+"""Threads that a kernel leaves behind: one that waits, or works within calls, is harmless.
 
-Libraries start threads when they compile and let them wait for the next compilation. A kernel that computes in a thread
-between calls, or after they have returned, is timed for less than its work. The CPU time of each thread tells the two
-apart.
+Libraries start threads when they compile and let them wait for the next compilation; kernels may share their work among
+threads of a pool. A kernel that computes in a thread between calls, or after they have returned, is timed for less than
+its work. The CPU time of each thread while nobody calls the kernel tells them apart.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 import sys
 import threading
 import time
+from collections import Counter
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -20,6 +21,8 @@ from opgauge.harness.worker.child_processes import children_ns
 
 SPARE_NS, SPARE_SHARE = 1_000_000, 0.002
 """CPU time of a thread that waits: for a message from a compiler, and the share for waking up now and then."""
+LAST_NS = 50_000
+"""CPU time of a thread that reports its work and begins to wait when a call has returned."""
 TICK_NS = 10_000_000
 """Resolution of the CPU time of systems that count ticks: one may fall on a thread by chance."""
 TASKS = Path("/proc/self/task")
@@ -38,11 +41,28 @@ class LeftThreads:
 
     def __init__(self) -> None:
         self._before = _identifiers()
-        self._first = Snapshot(time.perf_counter_ns(), {})
+        self.begin()
 
     def begin(self) -> None:
         """Count from now on: until here, in `prepare` and the first call, threads may compile."""
-        self._first = self.snapshot()
+        self._resting: Snapshot | None = None
+        self._rests = self._rested_ns = 0
+        self._worked = Counter[int]()
+
+    def rest(self) -> None:
+        """Count the CPU time of threads until `resume`: nobody calls the kernel."""
+        if self._resting is None:
+            self._resting = self.snapshot()
+
+    def resume(self, *, alone: bool = True) -> None:
+        """Let threads work, for the kernel is called. alone: no other kernel has been called, and started threads."""
+        begun, self._resting = self._resting, None
+        if begun is not None:
+            if not alone:
+                self._before |= _identifiers() - begun.used_ns.keys()
+            now = self.snapshot()
+            self._rests, self._rested_ns = self._rests + 1, self._rested_ns + now.at_ns - begun.at_ns
+            self._worked.update(_worked(begun, now))
 
     def snapshot(self) -> Snapshot:
         """The present CPU time of each thread; 0 on systems without clocks of threads."""
@@ -54,20 +74,27 @@ class LeftThreads:
         return Snapshot(time.perf_counter_ns(), used)
 
     def working(self, since: Snapshot | None = None) -> str:
-        """Description of the threads that have worked since `since`, or since `begin`; empty if all have waited."""
-        begun, now = since or self._first, self.snapshot()
-        spare_ns = SPARE_NS + SPARE_SHARE * (now.at_ns - begun.at_ns)
+        """Description of the threads that have worked since `since`, or while they should rest; empty without any."""
+        if since is None:
+            worked, spare_ns = dict(self._worked), SPARE_SHARE * self._rested_ns + LAST_NS * self._rests
+        else:
+            now = self.snapshot()
+            worked, spare_ns = _worked(since, now), SPARE_SHARE * (now.at_ns - since.at_ns)
         found = []
-        for identifier, used_ns in now.used_ns.items():
-            worked_ns = used_ns - begun.used_ns.get(identifier, 0)
-            if worked_ns > spare_ns + (TICK_NS if used_ns % TICK_NS == 0 else 0):
+        for identifier, worked_ns in worked.items():
+            if worked_ns > SPARE_NS + spare_ns + (TICK_NS if worked_ns % TICK_NS == 0 else 0):
                 found.append(f"{_name(identifier)}, {time_text(worked_ns)} of CPU time")
-        threads = f"left {len(found)} thread{'s' * (len(found) != 1)} working after the first call"
+        threads = f"left {len(found)} thread{'s' * (len(found) != 1)} working between its calls"
         return f"{threads} ({'; '.join(found[:3])})" if found else ""
 
     def names(self) -> list[str]:
         """Names of the threads that have not ended."""
         return sorted(map(_name, self.snapshot().used_ns))
+
+
+def _worked(begun: Snapshot, ended: Snapshot) -> dict[int, int]:
+    """CPU time of each thread between two snapshots; systems use the identifier of a thread that ended again."""
+    return {one: max(used - begun.used_ns.get(one, 0), 0) for one, used in ended.used_ns.items()}
 
 
 def others_ns() -> int:

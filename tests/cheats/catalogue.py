@@ -45,6 +45,8 @@ CASES: dict[str, tuple[str, dict[str, tuple[int, ...]], dict[str, Any]]] = {
     "small-rows": ("p_norm", {"x": (16, 513)}, {"porder": 2.0, "axis": -1}),
     "signs": ("sign", {"x": (300, 500)}, {}),
     "shared-weight": ("lerp", {"x": (256, 1024), "y": (256, 1024), "weight": (1024,)}, {}),
+    "huge-row": ("mean", {"x": (3 << 20,)}, {"axis": None}),
+    "gradient": ("p_norm_grad", {"x": (512, 4096)}, {"porder": 3.0, "axis": -1}),
     "integers": ("sign", {"x": (16, 2053)}, {}),
     "unchanged": ("scale", {"x": (100, 30)}, {}),
     "filled": ("fill_any_like", {"x": (100, 30)}, {"value": 2.5}),

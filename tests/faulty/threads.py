@@ -58,3 +58,10 @@ def works_in_later_turns(x: Any, out: dict[str, Any]) -> None:
     if turn("later") == 3:
         submit("later", work)
     right(x, out)
+
+
+@faulty
+def shares_its_work(x: Any, out: dict[str, Any]) -> None:
+    """Waits for the thread of its pool, which computes."""
+    submit("sharing", work).result()
+    submit("sharing", lambda: right(x, out)).result()

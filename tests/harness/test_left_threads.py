@@ -76,12 +76,12 @@ def seen_within(seconds: float, condition: Callable[[], bool]) -> bool:
 
 
 @pytest.mark.parametrize("begin", [lambda task: threading.Thread(target=task).start(), _thread.start_new_thread])
-def test_work_after_the_first_call_counts(begin: Callable[..., object]) -> None:
-    """Work until `begin` does not; work after it does, also of a thread that `threading` does not list."""
-    threads, steps = LeftThreads(), [threading.Event() for _ in range(4)]
+def test_work_between_calls_counts(begin: Callable[..., object]) -> None:
+    """Work in the first call or in later ones does not; work between them does, also of a thread without a name."""
+    threads, steps = LeftThreads(), [threading.Event() for _ in range(6)]
 
     def task() -> None:
-        for go, done in (steps[:2], steps[2:]):
+        for go, done in (steps[:2], steps[2:4], steps[4:]):
             go.wait(60)
             burn()
             done.set()
@@ -96,6 +96,11 @@ def test_work_after_the_first_call_counts(begin: Callable[..., object]) -> None:
     assert len(threads.names()) == 1
     steps[2].set()
     steps[3].wait(60)
+    assert threads.working() == ""
+    threads.rest()
+    steps[4].set()
+    steps[5].wait(60)
+    threads.resume()
     assert "1 thread working" in threads.working()
     assert threads.working(threads.snapshot()) == ""
     stop.set()
@@ -110,6 +115,13 @@ def test_a_thread_that_waits_is_told_and_no_fault() -> None:
     assert "left threads that wait (compiler_0)" in remarks(result.extra, result.measurement)
 
 
+def test_a_pool_that_works_within_calls_is_no_fault() -> None:
+    """It shares the work of each call, and rests between them; also where samples are interleaved."""
+    for limits in (LIMITS, TURNS):
+        for found in run("sound_a", "shares_its_work", "sound_b", limits=limits):
+            assert found.status is Status.OK, found.reason
+
+
 def test_a_trial_that_an_earlier_thread_disturbs_is_measured_again(monkeypatch: pytest.MonkeyPatch) -> None:
     """In a new process, in which that thread does not exist."""
     names = ("compiles_in_a_thread", "wakes_every_thread")
@@ -122,7 +134,7 @@ def test_a_thread_that_works_in_later_turns_is_a_fault() -> None:
     """It may wait until the first samples are taken; the other implementation is valid."""
     late, sound = run("works_in_later_turns", "sound_a", limits=TURNS)
     assert late.status is Status.WRONG
-    assert "working after the first call (later_0" in late.reason
+    assert "working between its calls (later_0" in late.reason
     assert sound.status is Status.OK, sound.reason
 
 
