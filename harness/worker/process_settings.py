@@ -16,7 +16,6 @@ import tracemalloc
 from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
 from functools import cache
-from itertools import count
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -68,8 +67,14 @@ def put_back_settings(old: Mapping[str, Any]) -> None:
                 SETTINGS[name].put_back(value)
 
 
+@cache
+def c_library() -> Any:
+    """The C library; None on other systems than Linux."""
+    return ctypes.CDLL(None) if sys.platform == "linux" else None
+
+
 def restrictions() -> tuple[str, ...]:
-    """What nothing undoes: filters and mitigations of the system, its timers, and whether orphans are adopted."""
+    """State that nothing undoes: filters, mitigations and timers of the system, and whether orphans are adopted."""
     adopts = ctypes.c_int()
     if c_library() is not None:
         c_library().prctl(PR_GET_CHILD_SUBREAPER, ctypes.byref(adopts), 0, 0, 0)
@@ -80,34 +85,6 @@ def restrictions() -> tuple[str, ...]:
     with suppress(OSError):
         found.append((PROCESS / "timers").read_text(encoding="ascii"))
     return tuple(found)
-
-
-def environment() -> dict[str, str]:
-    """The environment as libraries see it, which code in C changes without the interpreter."""
-    found = dict(os.environ)
-    if c_library() is not None:
-        pairs = ctypes.POINTER(ctypes.c_char_p).in_dll(c_library(), "environ")
-        for place in count():
-            pair = pairs[place] if pairs else None
-            if pair is None:
-                break
-            name, _, value = os.fsdecode(pair).partition("=")
-            found[name] = value
-    return found
-
-
-def put_back_environment(old: Mapping[str, str]) -> None:
-    """Restore the environment."""
-    for name in environment().keys() - old.keys():
-        os.unsetenv(name)
-    os.environ.clear()
-    os.environ.update(old)
-
-
-@cache
-def c_library() -> Any:
-    """The C library; None on other systems than Linux."""
-    return ctypes.CDLL(None) if sys.platform == "linux" else None
 
 
 def _file_mode_mask() -> int:

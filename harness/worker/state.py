@@ -19,6 +19,7 @@ from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cache
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -42,9 +43,8 @@ from opgauge.harness.worker.loaded_code import (
     hooks,
 )
 from opgauge.harness.worker.process_settings import (
+    c_library,
     changed_settings,
-    environment,
-    put_back_environment,
     put_back_settings,
     restrictions,
     settings,
@@ -95,7 +95,7 @@ def observe() -> ProcessState:
     return ProcessState(
         affinity=frozenset(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else frozenset(),
         handlers=signal_handlers(),
-        environment=environment(),
+        environment=_environment(),
         folder=_folder(),
         descriptors=_descriptors(),
         streams=tuple(map(id, (sys.stdin, sys.stdout, sys.stderr))),
@@ -239,6 +239,28 @@ def _limits() -> tuple[tuple[int, int], ...]:
     return tuple(map(resource.getrlimit, kinds))
 
 
+def _environment() -> dict[str, str]:
+    """The environment as libraries see it, which code in C changes without the interpreter."""
+    found = dict(os.environ)
+    if c_library() is not None:
+        pairs = ctypes.POINTER(ctypes.c_char_p).in_dll(c_library(), "environ")
+        for place in count():
+            pair = pairs[place] if pairs else None
+            if pair is None:
+                break
+            name, _, value = os.fsdecode(pair).partition("=")
+            found[name] = value
+    return found
+
+
+def _put_back_environment(old: Mapping[str, str]) -> None:
+    """Restore the environment."""
+    for name in _environment().keys() - old.keys():
+        os.unsetenv(name)
+    os.environ.clear()
+    os.environ.update(old)
+
+
 def _put_back_collecting(old: tuple[bool, tuple[int, ...]]) -> None:
     (gc.enable if old[0] else gc.disable)()
     gc.set_threshold(*old[1])
@@ -273,7 +295,7 @@ _DOUBTFUL = ("blas_threads", "descriptors")
 _REPAIRS: dict[str, tuple[_Text, Callable[[Any], Any] | None]] = {
     "affinity": ("changed the CPUs that the process may run on", lambda old: os.sched_setaffinity(0, old)),
     "handlers": (changed_handlers, put_back_handlers),
-    "environment": (_changed_environment, put_back_environment),
+    "environment": (_changed_environment, _put_back_environment),
     "folder": ("changed the working directory", os.chdir),
     "descriptors": (
         lambda old, new: (
