@@ -26,17 +26,8 @@ PROCESS = Path("/proc/self")
 """Folder of Linux with the state of this process."""
 RESTRICTIONS = ("NoNewPrivs", "Seccomp", "Speculation", "Mems_allowed:")
 """Start of the names of what slows down or refuses later calls, and cannot be undone, in the process's status."""
-NUMBA = (
-    "OPT",
-    "DISABLE_JIT",
-    "BOUNDSCHECK",
-    "LOOP_VECTORIZE",
-    "SLP_VECTORIZE",
-    "ENABLE_AVX",
-    "CPU_NAME",
-    "CPU_FEATURES",
-)
-"""Options of Numba's compiler."""
+NUMBA = ("OPT", "DISABLE_JIT", "BOUNDSCHECK", "LOOP_VECTORIZE", "SLP_VECTORIZE", "ENABLE_AVX")
+"""Options of Numba's compiler; not its features of the CPU, which kernels choose when they are first compiled."""
 
 
 class ProcessSetting(NamedTuple):
