@@ -42,10 +42,9 @@ TIMED = {
     "bench:Audit.before": "change and poison before a sample",
     "bench:Audit.after": "compare and undo after a sample",
     "single_calls:check_succession": "calls in succession",
-    "single_calls:check_idle": "threads between calls",
+    "bench:check_idle": "threads between calls",
     "single_calls:check_single_calls": "single calls",
     "single_calls:check_samples": "single calls",
-    "bench:check_samples": "single calls",
 }
 """Name of the row by function, given as module of the worker, and name in it."""
 SAMPLES, OTHER, ALL = "samples", "other", "all"
