@@ -157,7 +157,7 @@ class InputChanges:
         """Write fresh values into a few slices of the inputs, or into all; None if that is impossible."""
         variation = self.variation
         if not isinstance(variation, Exchange):
-            return self._freshen_undivided()
+            return self._freshen_undivided() if self._elements <= MOST_FRESH else self._freshen_large()
         if everything and self._derived(variation):
             if self._drawn:
                 return self._freshen_without_judging(variation)
@@ -176,12 +176,12 @@ class InputChanges:
         most = 1 if slice_elements(self._case, variation) > LARGE_SLICE else FRESH_SLICES
         return sorted(int(one) for one in rng.choice(variation.size, min(most, variation.size), replace=False))
 
-    def _derived(self, variation: Exchange) -> frozenset[str]:
+    def _derived(self, variation: Exchange | None = None) -> frozenset[str]:
         """Inputs that the op derives from others, which would have to be derived again as a whole."""
         if self._derives is None:
             op = find_op(self._case.op)
-            values = on_host(take(self._inputs, variation.inputs, [0]))
-            self._derives = frozenset(op.derive(Inputs(values).wide, self._case.params) if op.derive else ())
+            part = take(self._inputs, variation.inputs, [0]) if variation and op.derive else self._inputs
+            self._derives = frozenset(op.derive(Inputs(on_host(part)).wide, self._case.params) if op.derive else ())
         return self._derives
 
     def _freshen_without_judging(self, variation: Exchange) -> FreshValues:
@@ -228,30 +228,39 @@ class InputChanges:
     def _freshen_undivided(self) -> FreshValues:
         """Write fresh values into all inputs, the first time such that a few elements decide.
 
-        Each needs a reference of the whole case, so emphasized inputs have no call of their own, and large ones are
-        rarely judged.
+        Each needs a reference of the whole case, so emphasized inputs have no call of their own.
         """
-        case, is_costly = self._case, self._elements > MOST_FRESH
-        is_emphasized = self._emphasized and not self._drawn and not is_costly
+        case, is_emphasized = self._case, self._emphasized and not self._drawn
         draw = self.draw("emphasized" if is_emphasized else "undivided")
-        rng = draw.generator()
-        is_scaled = _toss(rng)
-        values = self._draw_whole(rng, emphasized=is_emphasized, is_scaled=is_scaled)
+        values = self._draw_whole(draw.generator(), emphasized=is_emphasized)
         write_inputs(self._inputs, None, [], values)
 
         def expected() -> Expected | None:
-            if is_costly and not is_scaled:  # outputs may well be those of the same numbers in another order
-                return None
             found = draw.expect(values, lambda: expect(case, Inputs(dict(values))))
             return allow_lost(found, case.dtype) if found and is_emphasized else found
 
-        return FreshValues(None, is_whole=True, expected=expected, is_emphasized=is_emphasized, is_costly=is_costly)
+        return FreshValues(None, is_whole=True, expected=expected, is_emphasized=is_emphasized)
 
-    def _draw_whole(self, rng: np.random.Generator, *, emphasized: bool, is_scaled: bool) -> Mapping[str, Array]:
+    def _freshen_large(self) -> FreshValues:
+        """Write fresh values into all inputs where they lie; outputs are judged only if other numbers gave the same.
+
+        Numbers in another order may well have the same outputs, and bounds may not hold beside inputs that are derived.
+        """
+        derived, rng = self._derived(), self.draw("large").generator()
+        is_scaled = _toss(rng)
+        renew((array for name, array in self._inputs.items() if name not in derived), rng, is_scaled=is_scaled)
+
+        def expected() -> Expected | None:
+            is_judged = is_scaled and not derived
+            return expect(self._case, Inputs(on_host(self._inputs))) if is_judged else None
+
+        return FreshValues(None, is_whole=True, expected=expected, is_costly=True)
+
+    def _draw_whole(self, rng: np.random.Generator, *, emphasized: bool) -> Mapping[str, Array]:
         values = {name: to_numpy(array).copy() for name, array in self._inputs.items()}
         if emphasized:
             return emphasize_all(self._case, values, rng)
-        renew(values.values(), rng, is_scaled=is_scaled)
+        renew(values.values(), rng, is_scaled=_toss(rng))
         return dict(with_derived(self._case, values).values)
 
     def restore(self) -> None:
