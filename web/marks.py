@@ -8,9 +8,10 @@ from dataclasses import dataclass
 from opgauge.harness.judge.changepoint import ChangePoint
 from opgauge.harness.store.run_queries import RunInfo
 from opgauge.web.devices import DeviceInfo
+from opgauge.web.known_regressions import known_regressions
 from opgauge.web.level import Level
 from opgauge.web.reader import Reader
-from opgauge.web.regression import Regression, RegressionState, known_regressions
+from opgauge.web.regression import Regression, RegressionState
 from opgauge.web.text import change_text
 
 SAME_WITHIN = 3

@@ -15,9 +15,10 @@ from urllib.parse import quote
 from opgauge.harness.store.abandoned import end_lost_runs
 from opgauge.harness.store.webhooks import Event, list_webhooks, queue_event
 from opgauge.web.delivery import Sender, is_path
+from opgauge.web.known_regressions import known_regressions
 from opgauge.web.observe import log
 from opgauge.web.reader import Reader
-from opgauge.web.regression import Regression, RegressionState, known_regressions
+from opgauge.web.regression import Regression, RegressionState
 from opgauge.web.scope import prefix
 
 SILENT_AFTER = timedelta(days=1)
@@ -25,26 +26,24 @@ RECENT = timedelta(days=7)
 """Age up to which events are announced: a new webhook is not told of the past."""
 
 
-def events_of(reader: Reader, now: datetime) -> Iterator[tuple[Event, list[str], dict[str, Any]]]:
-    """Kind, keys and message of each event of a project; the first key is stored, under any it counts as announced."""
-    recent = reader.recent()
+def events_of(reader: Reader, now: datetime) -> Iterator[tuple[Event, str, dict[str, Any]]]:
+    """Kind, key and message of each event of a project."""
     for one in known_regressions(reader):
         if one.state in {RegressionState.OPEN, RegressionState.SUSPECTED} and one.run.started > now - RECENT:
             kind = Event.SUSPECTED if one.state is RegressionState.SUSPECTED else Event(one.kind)
-            keys = [f"regression {key}" for key in one.keys(recent)]
-            yield kind, keys, _regression_message(one, reader.settings.forge)
+            yield kind, f"regression {one.key}", _regression_message(one, reader.settings.forge)
     for slug, (device, started) in latest_by_device(reader).items():
         if SILENT_AFTER < now - started < RECENT:
             text = f"{device} has not reported since {started:%Y-%m-%d %H:%M} UTC"
             message = {"text": text, "device": str(device), "path": "/devices"}
-            yield Event.SILENT, [f"silent {slug} {started.isoformat()}"], message
+            yield Event.SILENT, f"silent {slug} {started.isoformat()}", message
     for run in reader.runs():
         ended = run.finished or run.started
         if ended < now - RECENT:
             continue
         if run.status == "interrupted":
             text = f"run {run.id[:8]} of {run.commit[:10] or 'no commit'} was interrupted at {ended:%Y-%m-%d %H:%M} UTC"
-            yield Event.DIED, [f"died {run.id}"], {"text": text, "run": run.id, "path": f"/runs/{run.id}"}
+            yield Event.DIED, f"died {run.id}", {"text": text, "run": run.id, "path": f"/runs/{run.id}"}
 
 
 def latest_by_device(reader: Reader) -> dict[str, tuple[Any, datetime]]:
@@ -97,9 +96,9 @@ def queue_events(reader: Reader, now: datetime | None = None) -> int:
         events = list(events_of(reader.of_project(project), now))
         for hook in hooks:
             wanted = [found for found in events if hook.project == project and found[0] in hook.events]
-            for kind, keys, message in wanted:
+            for kind, key, message in wanted:
                 payload = {"event": str(kind), "project": project, **_below(root, message)}
-                queued += queue_event(reader.engine, hook, keys[0], payload, keys[1:])
+                queued += queue_event(reader.engine, hook, key, payload)
     return queued
 
 

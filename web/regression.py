@@ -1,7 +1,7 @@
 """Regressions: series that got slower and stayed so, or that broke, and what looks like one in the latest runs.
 
 A change point needs runs after it and is confirmed; the latest runs are suspected as soon as they lie outside the
-recent distribution of their series. Nothing is stored: all is computed from the series whenever they change.
+recent distribution of their series. All is computed from the series whenever they change.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from datetime import UTC, date, datetime
+from datetime import date
 from enum import StrEnum
 from functools import lru_cache
 from math import log, sqrt
@@ -20,7 +20,6 @@ from opgauge.harness.judge.departure import Departure, find_departure
 from opgauge.harness.judge.verdict import Subject
 from opgauge.harness.result.result import Status
 from opgauge.harness.result.summary import PEERS
-from opgauge.harness.store import acknowledgements
 from opgauge.harness.store.acknowledgements import Acknowledgement
 from opgauge.harness.store.queries import CaseInfo
 from opgauge.harness.store.run_queries import RunInfo
@@ -48,7 +47,8 @@ class Regression:
 
     kind: slower or broken. before, run: last good and first bad run. ratio: time after over time before, and limit: the
     ratio that the series explains by itself, for suspected ones. fixed_in: run in which it recovered.
-    acknowledgement: of a person, by the form of the page or in the waiver file.
+    acknowledgement: of a person, by the form of the page or in the waiver file. key: for addresses; it stays when more
+    runs move the beginning.
     """
 
     case: CaseInfo
@@ -66,23 +66,15 @@ class Regression:
     acknowledgement: Acknowledgement | Waiver | None = None
     series: tuple[float | None, ...] = ()
     limit: float | None = None
+    key: str = ""
 
     @property
-    def key(self) -> str:
-        """For addresses: the series, the kind and the first bad run."""
-        return self._key_from(self.run)
+    def series_key(self) -> SeriesKey:
+        """The series that got worse."""
+        return self.case.case_id, self.implementation, self.device.slug
 
-    def keys(self, recent: Recent) -> list[str]:
-        """Its key, and those it had or will have: more runs move the beginning, by less than two steps lie apart."""
-        if self.kind != "slower":
-            return [self.key]
-        levels = recent.series.get((self.case.case_id, self.implementation, self.device.slug), [])
-        runs = [level.run for level, _ in timed(levels)]
-        place = next((place for place, run in enumerate(runs) if run.key == self.run.key), 0)
-        others = runs[max(0, place - EDGE + 1) : place + EDGE]
-        return [self.key, *(key for key in map(self._key_from, others) if key != self.key)]
-
-    def _key_from(self, run: RunInfo) -> str:
+    def key_at(self, run: RunInfo) -> str:
+        """Key of a regression of this series that begins with a run."""
         text = f"{self.case.case_id} {self.implementation} {self.device.slug} {self.kind} {run.id}"
         return hashlib.sha256(text.encode()).hexdigest()[:16]
 
@@ -106,17 +98,6 @@ def change_points(levels: Sequence[Level], least_ratio: float = LEAST_RATIO) -> 
 def _found(times: tuple[float, ...], least_ratio: float) -> tuple[ChangePoint, ...]:
     """Cached, as a new run changes the series of one device only."""
     return find_change_points(times, least_ratio=least_ratio)
-
-
-def known_regressions(reader: Reader) -> list[Regression]:
-    """Regressions of the recent runs, computed once a day and state of the data."""
-    today = datetime.now(UTC).date()
-
-    def make() -> list[Regression]:
-        given = acknowledgements.list_acknowledgements(reader.engine, project=reader.project)
-        return find_regressions(reader.recent(), given, today, reader.waiver_file())
-
-    return reader.cache.get(("regressions", today), make)
 
 
 def find_regressions(

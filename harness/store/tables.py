@@ -226,6 +226,15 @@ class AcknowledgementRow(Table):
     withdrawn_by: Mapped[str] = mapped_column(String(64), server_default="")
 
 
+class RegressionKeyRow(Table):
+    """Key of a regression at one of the beginnings that runs have given it; first: the key that it has since."""
+
+    __tablename__ = "regression_key"
+
+    key: Mapped[str] = mapped_column(String(16), primary_key=True)
+    first: Mapped[str] = mapped_column(String(16))
+
+
 class SelfTestRow(Table):
     """Findings of a self-test of the gate (`kind`: aa, inject, agree), as plain JSON in `data`."""
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import secrets
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
@@ -116,14 +116,11 @@ def remove_webhook(engine: Engine, name: str) -> None:
             raise NothingError(msg)
 
 
-def queue_event(
-    engine: Engine, webhook: Webhook, event: str, payload: Mapping[str, Any], others: Sequence[str] = ()
-) -> bool:
-    """Queue a message; False if this webhook had the event before. others: further names of the event."""
+def queue_event(engine: Engine, webhook: Webhook, event: str, payload: Mapping[str, Any]) -> bool:
+    """Queue a message; False if this webhook had the event before."""
     now = datetime.now(UTC)
     values = {"webhook_id": webhook.key, "event": event[:128], "payload": dict(payload), "created": now, "due": now}
-    names = [name[:128] for name in (event, *others)]
-    known = select(DeliveryRow.id).where(DeliveryRow.webhook_id == webhook.key, DeliveryRow.event.in_(names))
+    known = select(DeliveryRow.id).where(DeliveryRow.webhook_id == webhook.key, DeliveryRow.event == event[:128])
     try:
         with engine.begin() as connection:
             if connection.execute(known).first() is not None:

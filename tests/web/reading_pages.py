@@ -11,8 +11,8 @@ from fastapi import FastAPI
 from fastapi.routing import APIRoute
 from fastapi.testclient import TestClient
 
+from opgauge.web.known_regressions import known_regressions
 from opgauge.web.reader import Reader
-from opgauge.web.regression import known_regressions
 
 PLAIN = (
     "/",

@@ -17,7 +17,7 @@ from opgauge.harness.settings import Settings
 from opgauge.harness.store import acknowledgements
 from opgauge.harness.store.tokens import create_token
 from opgauge.web.app import create_app
-from opgauge.web.regression import known_regressions
+from opgauge.web.known_regressions import known_regressions
 from tests.web.dataset import HOSTILE
 from tests.web.reading_pages import reader_of, regression_key, text_of
 

@@ -21,7 +21,7 @@ from opgauge.harness.store.history import corrected_dates
 from opgauge.harness.store.projects import Commit, ProjectSettings, add_commits, save_project
 from opgauge.web.app import create_app
 from opgauge.web.commits import MOST_BETWEEN, CommitBook
-from opgauge.web.regression import known_regressions
+from opgauge.web.known_regressions import known_regressions
 from tests.databases import database
 from tests.web.dataset import HARD, HOSTILE, RUNS, START, STEP_AT
 from tests.web.reading_pages import case_id, reader_of

@@ -11,7 +11,8 @@ from opgauge.web.api.answer import PLAIN, Limit, Name, Offset, json_answer, page
 from opgauge.web.api.models import ComparisonPage, RegressionPage
 from opgauge.web.comparison import Compared, compare_runs, device_choices, differences, resolve, sort_compared
 from opgauge.web.deps import ReaderOf
-from opgauge.web.regression import Regression, RegressionState, known_regressions
+from opgauge.web.known_regressions import known_regressions
+from opgauge.web.regression import Regression, RegressionState
 from opgauge.web.unknown import ops_of, refuse_unknown, refuse_unknown_filters, refuse_unknown_sides
 
 router = APIRouter(tags=["comparisons"])

@@ -19,9 +19,10 @@ from opgauge.harness.store.tables import RunRow
 from opgauge.web.api.answer import json_answer, problems
 from opgauge.web.api.models import HealthModel
 from opgauge.web.deps import CacheOf, ReaderOf, StoreOf
+from opgauge.web.known_regressions import known_regressions
 from opgauge.web.observe import POOL, service_metrics
 from opgauge.web.reader import Reader
-from opgauge.web.regression import RegressionState, known_regressions
+from opgauge.web.regression import RegressionState
 
 router = APIRouter(tags=["health"])
 DATABASE_S = 2.0

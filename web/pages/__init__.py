@@ -5,6 +5,7 @@ from fastapi import APIRouter, Depends
 from opgauge.web.assets import style_ids
 from opgauge.web.deps import reader_of
 from opgauge.web.history_figure import timeline
+from opgauge.web.known_regressions import known_regressions
 from opgauge.web.pages import (
     case,
     cluster,
@@ -20,7 +21,6 @@ from opgauge.web.pages import (
     trust,
 )
 from opgauge.web.reader import Reader
-from opgauge.web.regression import known_regressions
 from opgauge.web.steady import known_steady
 from opgauge.web.view import compile_all
 

@@ -10,10 +10,11 @@ from typing import Any
 from fastapi import APIRouter, Request, Response
 
 from opgauge.web.deps import CacheOf, ReaderOf
+from opgauge.web.known_regressions import known_regressions
 from opgauge.web.overview import OpStanding, standings
 from opgauge.web.pages.query import Word
 from opgauge.web.reader import Reader
-from opgauge.web.regression import RegressionState, known_improvements, known_regressions
+from opgauge.web.regression import RegressionState, known_improvements
 from opgauge.web.rows import geometric_mean
 from opgauge.web.unknown import refuse_unknown_device
 from opgauge.web.view import page, project_of

@@ -19,9 +19,10 @@ from opgauge.harness.store.acknowledgements import Acknowledgement
 from opgauge.web.auth import address_of, audit, check_token, limits_of
 from opgauge.web.deps import CacheOf, ReaderOf
 from opgauge.web.form import Form
+from opgauge.web.known_regressions import known_regressions
 from opgauge.web.pages.query import Number, Text, Word
 from opgauge.web.reader import Reader
-from opgauge.web.regression import Regression, RegressionState, known_regressions
+from opgauge.web.regression import Regression, RegressionState
 from opgauge.web.unknown import ops_of, refuse_unknown, refuse_unknown_device
 from opgauge.web.view import Paging, page, render
 
@@ -77,7 +78,7 @@ def regressions_page(
 def feed(request: Request, reader: ReaderOf) -> Response:
     """The latest regressions of any state as an Atom feed."""
     found = sorted(known_regressions(reader), key=lambda one: one.run.started, reverse=True)[:FEED]
-    updated = found[0].run.started if found else datetime(2026, 1, 1, tzinfo=UTC)
+    updated = max(((one.fixed_in or one.run).started for one in found), default=datetime(2026, 1, 1, tzinfo=UTC))
     body = render("feed.xml", request, found=found, updated=updated, root=str(request.base_url).rstrip("/"))
     return Response(_FORBIDDEN.sub("\ufffd", body).encode(), media_type="application/atom+xml")
 
@@ -152,12 +153,11 @@ def _own(request: Request, found: Regression) -> str:
 
 
 def _find(reader: Reader, key: str) -> Regression:
-    """The regression with a key, else one that had it before more runs moved its beginning; 404 without one."""
-    everything, recent = known_regressions(reader), reader.recent()
-    found = [one for one in everything if one.key == key] or [one for one in everything if key in one.keys(recent)]
-    if not found:
+    """The regression with a key; 404 without one."""
+    found = next((one for one in known_regressions(reader) if one.key == key), None)
+    if found is None:
         raise HTTPException(404, "no such regression in the recent runs")
-    return found[0]
+    return found
 
 
 def _form(

@@ -11,7 +11,7 @@ from playwright.sync_api import Browser, Page, expect
 
 from opgauge.harness.scope import Scope
 from opgauge.harness.store.tokens import create_token
-from opgauge.web.regression import known_regressions
+from opgauge.web.known_regressions import known_regressions
 from tests.web.browser.conftest import Site, watching
 from tests.web.dataset import HOSTILE
 
