@@ -107,10 +107,11 @@ def add_run(engine: Engine, run: Submission, submitter: str = "", *, may_continu
     return _write(engine, write)
 
 
-def has_run(engine: Engine, run_id: str) -> bool:
-    """Whether a run of this id is stored."""
+def has_run(engine: Engine, run_id: str, project: str | None = None) -> bool:
+    """Whether a run of this id is stored, in a project if one is given."""
     with engine.connect() as connection:
-        return stored_run(connection, run_id) is not None
+        stored = stored_run(connection, run_id)
+        return stored is not None and project in {None, stored.project}
 
 
 def accepts_parts(engine: Engine, part: Submission) -> bool:

@@ -21,9 +21,8 @@ class OtherRunError(StoreError):
 def stored_run(connection: Connection, run_id: str) -> Any:
     """Row of the stored run with this id, None without one."""
     row = RunRow
-    query = select(
-        row.id, row.started, row.finished, row.status, row.submitter, row.digest, row.environment, row.command
-    )
+    query = select(row.id, row.started, row.finished, row.status, row.project, row.submitter, row.digest)
+    query = query.add_columns(row.environment, row.command)
     return connection.execute(query.where(row.uuid == run_id)).first()
 
 
@@ -46,6 +45,9 @@ def check_continues(connection: Connection, stored: Any, run: Submission, *, may
         raise OtherRunError(name)
     if stored.environment["hard"] != dict(run.environment.hard):
         msg = f"{name}: the hardware differs"
+        raise OtherRunError(msg)
+    if stored.environment["soft"].get("project", "") != run.environment.project:
+        msg = f"{name}: it is of another project"
         raise OtherRunError(msg)
     if not may_continue:
         msg = f"{name}: another token sent it"

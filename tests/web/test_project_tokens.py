@@ -145,3 +145,49 @@ def test_a_token_of_a_project_writes_there_only(two: Two) -> None:
         for path in ("/regressions/0", "/regressions/0/withdraw"):
             form = {"Content-Type": "application/x-www-form-urlencoded"}
             assert client.post(f"/p/beta{path}", content="", headers=form).status_code == 403
+
+
+def test_parts_of_a_run_are_those_of_their_token(two: Two) -> None:
+    """Whoever knows the id of a run that another token sends may not list, drop, complete or add to its parts."""
+    with Store.open(two.url) as store:
+        engine = store.engine
+        secrets = {
+            "other": create_token(engine, "other", Scope.SUBMIT),
+            "all": create_token(engine, "all", Scope.ADMIN),
+        }
+        secrets |= {"own": create_token(engine, "own", Scope.SUBMIT, project="beta")}
+        secrets |= {"theirs": create_token(engine, "theirs", Scope.ADMIN, project="alpha")}
+    run = _run_of("beta", a_run(2)["results"])
+    parts = f"{API}/runs/{run['run']['id']}/parts"
+    with TestClient(create_app(Settings(database=two.url), guarded=True)) as client:
+
+        def ask(who: str, method: str, path: str = parts, **given: Any) -> int:
+            secret = secrets.get(who, two.secrets[Scope.SUBMIT])
+            answer = client.request(method, path, headers={"Authorization": f"Bearer {secret}"}, **given)
+            assert who in {"own", "all"} or "digest" not in answer.text
+            return int(answer.status_code)
+
+        assert ask("own", "PUT", f"{parts}/0", json=run) == 201
+        for who in ("other", "theirs", "alpha's"):
+            assert (ask(who, "GET"), ask(who, "DELETE")) == (409, 409), who
+            assert ask(who, "POST", parts.replace("parts", "finish"), json={"parts": 1}) == 409, who
+        assert (ask("own", "GET"), ask("all", "GET"), ask("all", "DELETE")) == (200, 200, 204)
+
+
+def test_a_run_of_another_project_is_not_continued_nor_told_of(two: Two) -> None:
+    """It was interrupted, and imported without a token: as long as its project is another one, it stays."""
+    with Store.open(two.url) as store:
+        run = _run_of("beta", a_run(2)["results"])
+        run["run"]["status"] = "interrupted"
+        add_run(store.engine, read_submission(run))
+    headers = {"Authorization": f"Bearer {two.secrets[Scope.SUBMIT]}"}
+    address = f"{API}/runs/{run['run']['id']}"
+    sent = copy.deepcopy(run)
+    sent["run"] |= {"status": "finished"}
+    sent["run"]["environment"]["soft"]["project"] = "alpha"
+    with TestClient(create_app(Settings(database=two.url)), headers=headers) as client:
+        answer = client.put(address, json=sent)
+        assert (answer.status_code, "another project" in answer.text) == (409, True)
+        assert client.get(address).json()["status"] == "interrupted"
+        for known in (address, f"{API}/runs/00000000-0000-0000-0000-000000000000"):
+            assert client.post(f"{known}/finish", json={"parts": 1}).status_code == 409

@@ -113,11 +113,11 @@ async def put_part(request: Request, store: StoreOf, token: Submitter, run_id: N
         return await _apart(lambda: _keep(store.engine, token, run_id, number, body))
 
 
-@router.get("/runs/{run_id}/parts", response_model=PartPage, responses=problems(401, 403, 422, 429))
+@router.get("/runs/{run_id}/parts", response_model=PartPage, responses=problems(401, 403, 409, 422, 429))
 def list_parts(store: StoreOf, token: Submitter, run_id: NewRunId, limit: Limit = MOST, offset: Offset = 0) -> Response:
-    """Parts of a run that have arrived; none once it is complete."""
-    del token
+    """Parts of a run that have arrived; none once it is complete, 409 while another token sends it."""
     found = bulk.list_parts(store.engine, run_id)
+    _check_owner(token, found)
     end = offset + limit
     items = [{"number": one.number, "results": one.results, "digest": one.digest} for one in found[offset:end]]
     return json_answer({"run": run_id, "items": items, "next": end if end < len(found) else None})
@@ -188,7 +188,7 @@ def _join(request: Request, token: Token, run_id: str, body: Body) -> Response:
         return _store(request, token, join(_whole(engine, token, run_id, wanted, digests)))
     except PartError:
         # another request may have completed the run, and taken the parts, since this one began
-        if bulk.list_parts(engine, run_id) or not bulk.has_run(engine, run_id):
+        if bulk.list_parts(engine, run_id) or not bulk.has_run(engine, run_id, token.project):
             raise
         return _submitted(run_id, 0, created=False)
 
@@ -239,7 +239,9 @@ def _read(run_id: str, body: bytes) -> Submission:
 
 
 def _check_owner(token: Token, parts: list[SubmissionPart]) -> None:
-    if any(part.owner != token.name for part in parts) and token.scope is not Scope.ADMIN:
+    """409 for parts of another token, whose project is not known; an admin's token of all projects may have them."""
+    is_for_all = token.scope is Scope.ADMIN and token.project is None
+    if any(part.owner != token.name for part in parts) and not is_for_all:
         raise HTTPException(409, "another token is sending this run")
 
 
