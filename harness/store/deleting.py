@@ -9,6 +9,7 @@ from sqlalchemy import Engine, delete, select
 from sqlalchemy.orm import Session
 
 from opgauge.harness.store.tables import CaseRow, DeletionRow, ResultRow, RunRow
+from opgauge.harness.store.writer_lock import order_numbers
 
 
 def delete_runs(engine: Engine, runs: Collection[str]) -> int:
@@ -17,6 +18,8 @@ def delete_runs(engine: Engine, runs: Collection[str]) -> int:
     Returns the number of runs that existed.
     """
     with Session(engine) as session, session.begin():
+        # a submission that uses a case of these runs ends before it is known to be unused
+        order_numbers(session.connection())
         found = session.execute(select(RunRow.id, RunRow.uuid).where(RunRow.uuid.in_(runs))).all()
         keys, now = [key for key, _ in found], datetime.now(UTC)
         session.add_all(DeletionRow(created=now, run=run) for _, run in found)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor, wait
 from datetime import UTC
 from pathlib import Path
 
@@ -16,10 +17,12 @@ from opgauge.harness.result.submission import read_submission
 from opgauge.harness.scope import Scope
 from opgauge.harness.store import Store
 from opgauge.harness.store.bulk import add_run
+from opgauge.harness.store.deleting import delete_runs
 from opgauge.harness.store.run_queries import list_runs
 from opgauge.harness.store.schema import HEAD, version
 from opgauge.harness.store.tables import Table
 from opgauge.harness.store.tokens import create_token, list_tokens
+from opgauge.harness.store.writer_lock import order_numbers
 from tests.databases import SERVER, database
 from tests.harness.test_submission import a_run
 
@@ -70,3 +73,23 @@ def test_passwords_of_databases_are_not_kept() -> None:
     assert command_line(["run", "--db=sqlite:///a@b.db", "my cases.yaml"]) == (
         "opgauge run --db=sqlite:///a@b.db 'my cases.yaml'"
     )
+
+
+@needs_server
+def test_a_deletion_waits_for_a_submission_that_uses_its_cases(tmp_path: Path) -> None:
+    """Cases without other results are deleted; one that a submission uses, and has not committed yet, is not."""
+    first, second = (read_submission(a_run()) for _ in range(2))
+    with database(tmp_path) as url, Store.open(url) as store, ThreadPoolExecutor(1) as thread:
+        add_run(store.engine, first)
+        with store.engine.begin() as connection:
+            order_numbers(connection)
+            enter = "INSERT INTO run (uuid, started, status, commit, command, environment) "
+            enter += "SELECT :uuid, started, status, commit, command, environment FROM run RETURNING id"
+            key = connection.execute(text(enter), {"uuid": second.id}).scalar_one()
+            names = "case_key, implementation, backend, device, block, status, reason, median_ns, bytes, flops, data"
+            uses = f"INSERT INTO result (run_id, {names}) SELECT :run, {names} FROM result"  # noqa: S608
+            connection.execute(text(uses), {"run": key})
+            deletion = thread.submit(delete_runs, store.engine, [first.id])
+            wait([deletion], timeout=0.5)
+        assert deletion.result() == 1
+        assert [run.id for run in list_runs(store.engine, limit=9)] == [second.id]
