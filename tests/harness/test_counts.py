@@ -58,7 +58,7 @@ def test_one_per_cent_more_work_is_slower_by_its_count(tmp_path: Path, monkeypat
     made.set_ops("tiny", {})
     frame = (made.path / "ops/tiny/__init__.py").read_text()
     made.write("cases/tiny.yaml", CASES)
-    for steps in (50_000, 50_500):
+    for steps in (200_000, 202_000):  # of 0.6 instructions; a call takes 6000 more
         made.write("ops/tiny/__init__.py", frame + KERNEL.replace("STEPS", str(steps)))
         made.commit(f"{steps} steps")
     text = made.opgauge("gate", "--base", "HEAD~1", "--counts", "--pairs", "1", "--most-pairs", "1", "--json", code=1)
