@@ -118,21 +118,22 @@ def _sum(arrays: tuple[Any, ...], gradient: Shape, full: Shape, weight: Shape, t
         outer = _sum((*arrays[:2], sums, *arrays[3:]), between, full, weight, threads)
         return partial(_run, (outer, _sum(of_sums, gradient, between, (), 1)))
     steps: list[Bound] = []
-    if is_kept:
-        share, kept, summed, line = _with_long_lines(arrays[1], (kept, summed, line), gradient, full, weight, steps)
-        arrays = (arrays[0], share.reshape(-1), *arrays[2:])
+    lengthen = _with_long_lines if is_kept else _with_long_sums
+    share, kept, summed, line = lengthen(arrays[1], (kept, summed, line), gradient, full, weight, steps)
+    arrays = (arrays[0], share.reshape(-1), *arrays[2:])
     results, terms = prod(gradient), prod(summed.lengths.tolist())
     if is_kept:
         units = -(-line.length // TILE) * prod(kept.lengths.tolist())
         splits = 1 if units >= SHARES * threads else min(threads, terms)
         parts = np.empty((splits, results if splits > 1 else 1))
         pieces = min(units, pieces_for(threads, SHARES)) if splits == 1 else 1
-        total = partial(sum_columns.on(threads), *arrays, numbers_of(kept, summed, line), parts, pieces)
-        return partial(_run, [*steps, total]) if steps else total
-    splits = 1 if results >= SHARES * threads else min(threads, terms)
-    pieces = min(threads, results) if splits == 1 else 1
-    parts = np.empty((splits, results))
-    return partial(sum_lines.on(threads), *arrays, numbers_of(kept, summed, line), parts, pieces)
+    else:
+        splits = 1 if results >= SHARES * threads else min(threads, terms)
+        pieces = min(threads, results) if splits == 1 else 1
+        parts = np.empty((splits, results))
+    function = sum_columns if is_kept else sum_lines
+    total = partial(function.on(threads), *arrays, numbers_of(kept, summed, line), parts, pieces)
+    return partial(_run, [*steps, total]) if steps else total
 
 
 def _without_outer_sums(full: Shape, gradient: Shape) -> Shape | None:
@@ -183,6 +184,21 @@ def _with_long_lines(
                 kept, summed, line, _ = longer
                 break
     return _in_longer_lines(share, kept, summed, line, steps)
+
+
+def _with_long_sums(
+    share: Any, layout: tuple[Any, Any, Any], gradient: Shape, full: Shape, weight: Shape, steps: list[Bound]
+) -> tuple[Any, Any, Any, Any]:
+    """Weights, axes and line of sums along the innermost axes: one line of all that follow the last retained axis."""
+    line, rank = layout[2], len(full)
+    given, dense = ((1,) * (rank - len(shape)) + tuple(shape) for shape in (weight, gradient))
+    inner = max((axis + 1 for axis in range(rank) if dense[axis] == full[axis] > 1), default=0)
+    wanted = given[:inner] + full[inner:]
+    longer = _layout(full, gradient, wanted)
+    pays = line.length <= SHORT_ROW and longer[2].length >= LONGER * line.length
+    if share.size and pays and prod(wanted) * LEAST_TERMS <= prod(full):
+        return _repeated(share.reshape(given), wanted, steps), *longer[:3]
+    return share, *layout
 
 
 def _repeated(share: Any, shape: Shape, steps: list[Bound]) -> Any:

@@ -172,16 +172,22 @@ def _sum_lines_of(
     pieces: int,
 ) -> None:
     (kept, summed, line), (factor, rest) = layout_of(layout), _factors_of(factors)
-    results, steps, splits = positions(kept), positions(summed), parts.shape[0]
+    results, steps, splits, last = positions(kept), positions(summed), parts.shape[0], len(summed.lengths) - 1
+    inner = summed.lengths[last]
     for result in range(results * piece // pieces, results * (piece + 1) // pieces):
         in_dout, in_weight = offsets_at(result, kept)
         total = 0.0
-        for step in range(steps * split // splits, steps * (split + 1) // splits):
+        first, end = steps * split // splits, steps * (split + 1) // splits
+        while line.length <= SHORT and first < end:
+            more, rows = offsets_at(first, summed), min(inner - first % inner, end - first)
+            at, share = in_dout + more[0], in_weight + more[1]
+            for row in range(rows):
+                places = at + row * summed.dout[last], share + row * summed.weight[last]
+                total += _sum_short_line(dout, places[0], weight, places[1], line, factor, rest, other)
+            first += rows
+        for step in range(first, end):
             more = offsets_at(step, summed)
             at, share = in_dout + more[0], in_weight + more[1]
-            if line.length <= SHORT:
-                total += _sum_short_line(dout, at, weight, share, line, factor, rest, other)
-                continue
             total += _sum_line(dout, at, weight, share, line.dense, factor, line.length)
             if other.size:
                 _scale_line(dout, at, weight, share, line.dense, rest, other, line.length)
