@@ -208,8 +208,9 @@ def is_dearer(thorough: Sequence[CallTime], usual: Sequence[CallTime]) -> bool:
     """Whether calls of one kind do more work than those of the other.
 
     Wall time decides where other processes left the calls alone, since a kernel could burn CPU time. CPU time decides
-    beside other processes; by itself it would not do: two threads that share a core take twice that of one. Calls on
-    one thread, as a kernel may choose beside other processes, have longer wall times than those on several.
+    beside other processes; by itself it would not do: two threads that share a core take twice that of one, and one
+    that waits for another may do so in a loop. Calls on one thread, as a kernel may choose beside other processes, have
+    longer wall times than those on several.
     """
     on_several = any(one.uses_several_threads for one in usual)
     comparable = [one for one in thorough if one.uses_several_threads or not on_several]
@@ -219,6 +220,9 @@ def is_dearer(thorough: Sequence[CallTime], usual: Sequence[CallTime]) -> bool:
             return False
         if len(quiet[0]) >= MOSTLY * len(thorough):
             return True
+    may_spin = all(one.disturbed for one in thorough) and any(one.uses_several_threads for one in thorough)
+    if may_spin and min(one.wall_ns for one in thorough) <= _most_ns(min(one.wall_ns for one in usual)):
+        return False
     return min(one.cpu_ns for one in thorough) > _most_ns(min(one.cpu_ns for one in usual))
 
 
