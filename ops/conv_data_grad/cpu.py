@@ -1,8 +1,8 @@
 """conv_data_grad on the CPU.
 
 In bfloat16, on processors that have it, products by AMX. Without groups: a tiled product in Numba, added to the addend,
-or with strides one for each residue class of pixels. Otherwise some images at a time: a product by BLAS, then one fused
-pass over the result while it is in cache.
+or with strides one for each residue class of pixels; large groups one by one likewise, from copies. Otherwise some
+images at a time: a product by BLAS, then one fused pass over the result while it is in cache.
 """
 
 from __future__ import annotations
@@ -23,19 +23,20 @@ from opgauge.ops.conv_data_grad.cpu_columns import (
     FEW_PIXELS,
     Tensors,
     by_columns,
-    has_links,
     is_strided_pixels,
     share_products,
 )
 from opgauge.ops.conv_data_grad.cpu_costs import (
     others_ns,
     prefers_classes,
+    prefers_groups,
     prefers_taps,
     prefers_tiles,
     turns,
     woven_ns,
 )
 from opgauge.ops.conv_data_grad.cpu_direct import directly, in_margins, scaled, threads_for, turned
+from opgauge.ops.conv_data_grad.cpu_groups import in_groups
 from opgauge.ops.conv_data_grad.op import ConvDataGradParams, ConvGeometry, geometry, three
 
 HALF_BYTES = 2
@@ -138,6 +139,8 @@ def _select(found: ConvGeometry, tensors: Tensors) -> Bound:
 def _without_amx(found: ConvGeometry, tensors: Tensors) -> Bound:
     if _small_groups(found, tensors.wide):
         return (turned if turns(found, padded=in_margins(found, tensors.wide) > 0) else directly)(found, tensors)
+    if prefers_groups(found, tensors.wide):
+        return in_groups(found, tensors, _without_amx)
     if found.groups == 1 and prefers_tiles(found, tensors):
         return (_by_pixels if found.is_pointwise and not found.channels_last else _by_rows)(found, tensors)
     if is_strided_pixels(found):
@@ -183,7 +186,7 @@ def _is_thin(found: ConvGeometry) -> bool:
     products = found.channels * found.out_channels
     if {*found.strides} == {1} and not found.is_pointwise:
         return products <= FEW_PRODUCTS
-    return products == 1 and not has_links(found)
+    return products == 1
 
 
 def _flat(found: ConvGeometry, array: Any) -> Any:

@@ -18,8 +18,8 @@ STEP_BYTES = 1 << 18
 """Bytes of the columns and results of small images that are computed in one step."""
 FEW_PIXELS, MANY_PIXELS, MOST_STEP_BYTES = 12, 64, 1 << 26
 """Pixels of an image below which images share a product; pixels of a step that may take more bytes; their maximum."""
-SHORT_ROW, MOST_LINKS = 8, 4096
-"""Outputs of a row below which additions are listed, and their maximum number in a list."""
+SHORT_ROW, SHORT_STRIDED, MOST_LINKS = 8, 24, 1 << 17
+"""Outputs of a row below which additions are listed, without and with strides, and their maximum number in a list."""
 
 
 class Tensors(NamedTuple):
@@ -33,8 +33,10 @@ class Tensors(NamedTuple):
 
 
 def has_links(found: ConvGeometry) -> bool:
-    """Whether additions of columns are listed: not for rows that vectors pay for, nor for long lists."""
-    if found.is_pointwise or not found.out_size or found.out_size[-1] >= SHORT_ROW:
+    """Whether additions of columns are listed: not for rows that vectors pay for, nor for very long lists."""
+    if found.is_pointwise or not found.out_size:
+        return False
+    if found.out_size[-1] >= (SHORT_ROW if found.strides[-1] == 1 else SHORT_STRIDED):
         return False
     return prod((*found.kernel, *found.out_size)) <= MOST_LINKS
 
@@ -50,7 +52,8 @@ def links_of(found: ConvGeometry) -> tuple[Array, Array] | None:
     )
     places = outs[:, None] * strides - padding + taps[:, :, None] * dilation
     inside = ((places >= 0) & (places < size)).all(axis=0)
-    return np.flatnonzero(inside), np.ravel_multi_index(tuple(places[:, inside]), found.size)
+    targets = np.ravel_multi_index(tuple(places[:, inside]), found.size)
+    return np.flatnonzero(inside), targets
 
 
 def share_products(found: ConvGeometry) -> bool:

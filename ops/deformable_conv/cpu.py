@@ -15,6 +15,7 @@ from opgauge.ops._core.registry import kernel
 from opgauge.ops._core.tuning import declare
 from opgauge.ops._cpu.threads import count
 from opgauge.ops._cpu.tile import PRODUCT_SPEED, narrowed, scratch, widened
+from opgauge.ops.deformable_conv.cpu_few import by_products, share_products
 from opgauge.ops.deformable_conv.op import DeformableConvParams, geometry
 from opgauge.ops.deformable_conv.sampling import SamplingGeometry
 
@@ -71,8 +72,6 @@ def deformable_conv(
     """Images to channels last, filters packed, then sampling and products, one block of pixels at a time."""
     from opgauge.ops._cpu.bilinear.jit import lay_out
     from opgauge.ops._cpu.jit import storage
-    from opgauge.ops._cpu.tile.jit import tile_columns
-    from opgauge.ops.deformable_conv import jit
 
     found = geometry(x.shape, filter.shape, DeformableConvParams(**options))
     wide, threads = _wide(x), count(x.nbytes + filter.nbytes, _operations(found, products=1))
@@ -80,29 +79,45 @@ def deformable_conv(
         return _depthwise(found, (x, offset, mask, filter, out["out"]), threads)
     taps, groups = found.taps, found.groups
     image = _image(found, wide)
-    columns = tile_columns(image)
-    padded = groups * -(-(found.out_channels // groups) // columns) * columns
-    packed = scratch(padded * taps * (found.channels // groups), wide)
-    at_once, block = min(max(_DEPTH.value() // found.channels, 1), taps), _BLOCK.value()
-    tables = (np.empty((threads, block), np.int32), np.empty((threads, 7, block), wide))
-    column, sums = (scratch(threads * block * size, wide) for size in (at_once * found.channels, padded))
     before: list[Bound] = []
     after: list[Bound] = []
     given, weight = storage(x), widened(filter.reshape(found.out_channels, -1, taps), wide, before)
     arrays = _by_tap(found, offset, mask, wide, before)
     result = narrowed(out["out"].reshape(found.batch, found.out_channels, found.pixels), wide, after)
     length = gcd(found.channels // groups, found.channels // found.deformable_groups)
-    sizes = (found.channels, groups, found.deformable_groups, length, taps)
-    numbers = _numbers(found)
+    sizes = (found.channels, groups, found.deformable_groups, length, taps), _numbers(found)
+    compute = by_products if share_products(found, wide) else _by_tiles
+    convolve = compute(found, image, arrays, weight, result, sizes, threads)
 
     def run() -> None:
         for step in before:
             step()
         lay_out.on(threads)(given, image)
-        jit.pack.on(threads)(weight, groups, packed)
-        jit.convolve.on(threads)(image, *arrays, packed, result, block, at_once, sizes, numbers, *tables, column, sums)
+        convolve()
         for step in after:
             step()
+
+    return run
+
+
+def _by_tiles(
+    found: SamplingGeometry, image: Any, places: tuple[Any, Any], weight: Any, result: Any, numbers: Any, threads: int
+) -> Bound:
+    """A call that packs `weight`, samples a block of pixels at a time and multiplies it; as `by_products`."""
+    from opgauge.ops._cpu.tile.jit import tile_columns
+    from opgauge.ops.deformable_conv import jit
+
+    taps, groups, wide = found.taps, found.groups, image.dtype
+    columns = tile_columns(image)
+    padded = groups * -(-(found.out_channels // groups) // columns) * columns
+    packed = scratch(padded * taps * (found.channels // groups), wide)
+    at_once, block = min(max(_DEPTH.value() // found.channels, 1), taps), _BLOCK.value()
+    tables = (np.empty((threads, block), np.int32), np.empty((threads, 7, block), wide))
+    column, sums = (scratch(threads * block * size, wide) for size in (at_once * found.channels, padded))
+
+    def run() -> None:
+        jit.pack.on(threads)(weight, groups, packed)
+        jit.convolve.on(threads)(image, *places, packed, result, block, at_once, *numbers, *tables, column, sums)
 
     return run
 

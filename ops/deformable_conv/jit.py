@@ -209,3 +209,34 @@ def convolve(
             sums,
             thread * (sums.size // threads),
         )
+
+
+@parallel(error_model="numpy")
+def sample_taps(
+    image: Any, offset: Any, mask: Any, sizes: Any, numbers: Any, places: Any, weights: Any, column: Any
+) -> None:
+    """Sample all pixels of each image: flat column (N, taps, P, C). Arguments as for `convolve`."""
+    channels, taps, pixels = sizes[0], sizes[4], offset.shape[3]
+    for task in prange(offset.shape[0] * taps):
+        thread, n, tap = get_thread_id(), task // taps, task % taps
+        own, share = places[thread], weights[thread]
+        place = task * pixels * channels
+        _sample(image, offset, mask, n, 0, pixels, tap, tap + 1, sizes, numbers, own, share, column, place)
+
+
+@njit(**INNER)
+def _turn_pixel(column: Any, rows: Any, pixel: int, pixels: int, taps: int) -> None:
+    groups, _, depth = rows.shape
+    per_group, n = depth // taps, pixel // pixels
+    for group in range(groups):
+        for tap in range(taps):
+            start = (((n * taps + tap) * pixels + pixel % pixels) * groups + group) * per_group
+            for channel in range(uintp(per_group)):
+                rows[group, pixel, channel * uintp(taps) + uintp(tap)] = column[uintp(start) + channel]
+
+
+@parallel(error_model="numpy")
+def turn_taps(column: Any, rows: Any, pixels: int, taps: int) -> None:
+    """Copy flat column (N, taps, P, C) to rows (groups, N P, C / groups taps)."""
+    for pixel in prange(rows.shape[1]):
+        _turn_pixel(column, rows, pixel, pixels, taps)

@@ -147,6 +147,7 @@ def test_images_of_a_batch_are_computed_in_steps(monkeypatch: pytest.MonkeyPatch
     """Five images, one, two or all at a time, the last step shorter."""
     monkeypatch.setattr(cpu_columns, "images_at_once", lambda *_: (at_once, 1))
     monkeypatch.setattr(cpu, "prefers_taps", lambda *_, **__: False)
+    monkeypatch.setattr(cpu, "prefers_groups", lambda *_: False)
     for made in IN_STEPS:
         for dtype in ("float32", "float16"):
             case = made.case(dtype, layout)

@@ -1,0 +1,76 @@
+"""conv_data_grad group by group on the CPU, and additions of columns that are listed."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from opgauge.ops import FLOATS
+from opgauge.ops.conv_data_grad import cpu
+from opgauge.ops.conv_data_grad.cpu_columns import has_links
+from opgauge.ops.conv_data_grad.cpu_costs import prefers_groups
+from opgauge.ops.conv_data_grad.op import ConvDataGradParams, geometry
+from tests.draws import drawn_of
+from tests.ops.attempts import complaint, inputs_of
+from tests.ops.conv_data_grad.test_conv_data_grad import LAYOUTS, Convolution
+
+GROUPED = (
+    Convolution((2, 48, 7, 9), (40, 24, 3, 3), params={"padding_before": 1, "groups": 2}),
+    Convolution((1, 36, 6, 5), (24, 12, 2, 3), params={"groups": 3, "dilation_rate": (2, 1)}),
+    Convolution((2, 24, 9, 8), (16, 6, 3, 3), params={"padding_before": 1, "groups": 4, "strides": 2}),
+    Convolution((3, 12, 13), (9, 4, 4), params={"groups": 3, "strides": 3, "dilation_rate": 2}),
+    Convolution((1, 16, 3, 5, 4), (8, 8, 1, 3, 2), params={"groups": 2, "padding_before": (0, 1, 1)}),
+)
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("made", GROUPED)
+def test_groups_as_convolutions_of_their_own(made: Convolution, layout: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By tiles, by residue classes and by BLAS, with an addend or without."""
+    monkeypatch.setattr(cpu, "prefers_taps", lambda *_, **__: False)
+    monkeypatch.setattr(cpu, "prefers_groups", lambda found, _: found.groups > 1)
+    for add in (False, True):
+        for dtype in drawn_of("conv_data_grad", FLOATS):
+            case = replace(made, add=add).case(dtype, layout)
+            assert complaint(case, inputs_of(case), "optimized") == ""
+
+
+@pytest.mark.parametrize(
+    ("x", "weight", "strides", "alone"),
+    [
+        ((1, 768, 24, 26), (768, 256, 2, 1), 1, True),
+        ((4, 64, 28, 28), (64, 16, 3, 3), 1, True),
+        ((2, 256, 14, 14), (256, 64, 3, 3), 2, False),
+        ((1, 512, 2, 2), (512, 8, 2, 2), 1, False),
+        ((1, 64, 9, 9), (64, 64, 3, 3), 1, False),
+    ],
+)
+def test_groups_are_convolved_one_by_one_where_that_is_estimated_to_be_faster(
+    x: tuple[int, ...], weight: tuple[int, ...], strides: int, *, alone: bool
+) -> None:
+    """Many channels and pixels suit it; many groups of few pixels, and a single group, do not."""
+    params = ConvDataGradParams(strides=strides, groups=x[1] // weight[1])
+    assert prefers_groups(geometry(x, weight, params), np.dtype(np.float32)) is alone
+
+
+LISTED = (
+    (Convolution((3, 5, 300, 4), (4, 5, 4, 4), params={"strides": (1, 2), "padding_before": 1}), True),
+    (Convolution((2, 6, 5, 40), (4, 6, 3, 3), params={"strides": (1, 2)}), True),
+    (Convolution((2, 6, 5, 60), (4, 6, 3, 3), params={"strides": (1, 2)}), False),
+    (Convolution((2, 40, 16), (3, 40, 1), params={"strides": 2}), True),
+)
+
+
+@pytest.mark.parametrize(("made", "listed"), LISTED)
+def test_additions_of_short_rows_are_listed(
+    made: Convolution, monkeypatch: pytest.MonkeyPatch, *, listed: bool
+) -> None:
+    """Also of more than 4096 products, and of longer rows with strides, with an addend or without."""
+    monkeypatch.setattr(cpu, "prefers_classes", lambda *_: False)
+    for add in (False, True):
+        for dtype in drawn_of("conv_data_grad", FLOATS):
+            case = replace(made, add=add).case(dtype, LAYOUTS[0])
+            assert has_links(geometry(case.shapes["x_like"], case.shapes["filter"], case.params)) is listed
+            assert complaint(case, inputs_of(case), "optimized") == ""
