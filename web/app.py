@@ -115,7 +115,7 @@ def create_app(
     app.state.settings = settings
     app.state.store = store
     cache = Cache(
-        lambda: (queries.data_version(store.engine), mark(waivers)), warm=lambda: pages.warm(reader), writes=writes
+        lambda: (queries.data_version(reader.engine), mark(waivers)), warm=lambda: pages.warm(reader), writes=writes
     )
     reader = Reader(store, cache, waivers)
     app.state.cache, app.state.reader = cache, reader

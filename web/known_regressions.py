@@ -28,7 +28,7 @@ def known_regressions(reader: Reader) -> list[Regression]:
     def make() -> list[Regression]:
         given = acknowledgements.list_acknowledgements(reader.engine, project=reader.project)
         recent = reader.recent()
-        return keyed(reader.engine, recent, find_regressions(recent, given, today, reader.waiver_file()))
+        return keyed(reader.writing, recent, find_regressions(recent, given, today, reader.waiver_file()))
 
     return reader.cache.get(("regressions", today), make)
 

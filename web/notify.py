@@ -98,7 +98,7 @@ def queue_events(reader: Reader, now: datetime | None = None) -> int:
             wanted = [found for found in events if hook.project == project and found[0] in hook.events]
             for kind, key, message in wanted:
                 payload = {"event": str(kind), "project": project, **_below(root, message)}
-                queued += queue_event(reader.engine, hook, key, payload)
+                queued += queue_event(reader.writing, hook, key, payload)
     return queued
 
 
@@ -109,10 +109,10 @@ def _below(root: str, message: Mapping[str, Any]) -> dict[str, Any]:
 
 def follow(reader: Reader, stop: Signal, every_s: float, base: str = "") -> None:
     """Mark lost runs, queue events and send messages until `stop`; faults are logged, and tried again."""
-    with Sender(reader.engine, base, stop) as sender:
+    with Sender(reader.writing, base, stop) as sender:
         while not stop.wait(every_s):
             try:
-                end_lost_runs(reader.engine)
+                end_lost_runs(reader.writing)
                 if list_webhooks(reader.engine):
                     queue_events(reader)
                     sender.send_due()

@@ -76,11 +76,11 @@ class Reader:
     """Reads one project, or all, through one cache; results of runs, which seldom change, are cached beyond it."""
 
     def __init__(self, store: Store, cache: Cache, waivers: Path | None = None) -> None:
-        self.engine = store.engine
+        self.engine, self.writing = store.reading, store.engine
         self.waivers = waivers
         self.project: str | None = None
         self._shared = cache
-        self._generations = RowGenerations(store.engine)
+        self._generations = RowGenerations(self.engine)
         self._devices: dict[tuple[str, str], DeviceInfo] = {}
 
     def of_project(self, project: str | None) -> Reader:

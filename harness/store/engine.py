@@ -6,13 +6,15 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from select import POLLIN, poll
 from sqlite3 import SQLITE_FULL, SQLITE_READONLY
+from time import monotonic
 from typing import Any
 from urllib.parse import quote
 
 from sqlalchemy import Engine, create_engine, event
 from sqlalchemy.engine import make_url
-from sqlalchemy.exc import ArgumentError, DatabaseError, OperationalError
+from sqlalchemy.exc import ArgumentError, DatabaseError, InvalidatePoolError, OperationalError
 
 from opgauge.harness import json_text
 from opgauge.harness.errors import StoreError
@@ -20,6 +22,8 @@ from opgauge.harness.errors import StoreError
 _JSON: dict[str, Any] = {"json_serializer": json_text.write, "json_deserializer": json_text.read}
 BUSY_MS = 10_000
 """Milliseconds to wait for another writer."""
+WAIT_S = 60.0
+"""Seconds after which a waiting connection to a server may have been dropped on its way, without a word."""
 PRIMARY, POSTGRESQL_FULL, POSTGRESQL_READ_ONLY = 0xFF, "53100", "25006"
 """Bits of SQLite's code of an error without its details; PostgreSQL's codes of a full disk and of no writing."""
 PRAGMAS = (
@@ -40,7 +44,7 @@ def make_engine(url: str) -> Engine:
     """An engine for `url`; a SQLite file that is not writable is opened for reading. Raises StoreError."""
     parsed = make_url(url)
     if parsed.get_backend_name() != "sqlite":
-        return create_engine(parsed, pool_pre_ping=True, **_JSON)
+        return _tested(create_engine(parsed, **_JSON))
     file = Path(parsed.database) if parsed.database else None
     if file and not file.parent.is_dir():
         msg = f"{url}: there is no folder {file.parent}"
@@ -55,6 +59,45 @@ def make_engine(url: str) -> Engine:
             connection.execute(f"PRAGMA {pragma}")
 
     return engine
+
+
+def _tested(engine: Engine) -> Engine:
+    """The engine of a server, whose pool replaces connections that were lost while they waited.
+
+    A waiting connection is readable once the server has ended it. It is asked then, or after a long wait, and not each
+    time: a question takes as long as a short query.
+    """
+
+    @event.listens_for(engine, "checkin")
+    def note(_: object, record: Any) -> None:
+        record.info["waits"] = monotonic()
+
+    @event.listens_for(engine, "checkout")
+    def test(connection: Any, record: Any, _: object) -> None:
+        since = record.info.get("waits")
+        if since is None or (monotonic() - since < WAIT_S and not _is_readable(connection)):
+            return
+        try:
+            engine.dialect.do_ping(connection)
+        except engine.dialect.loaded_dbapi.Error as error:
+            raise InvalidatePoolError from error
+
+    return engine
+
+
+def _is_readable(connection: Any) -> bool:
+    waiting = poll()
+    waiting.register(connection.fileno(), POLLIN)
+    return bool(waiting.poll(0))
+
+
+def reading(engine: Engine) -> Engine:
+    """The pool of an engine for reading: a server gets statements alone, but those of `begin` in a transaction."""
+    if engine.dialect.name == "sqlite":
+        return engine
+    found = engine.execution_options(isolation_level="AUTOCOMMIT")
+    found.begin = engine.begin  # type: ignore[method-assign]
+    return found
 
 
 def _reading_engine(file: Path) -> Engine:

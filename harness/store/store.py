@@ -25,7 +25,7 @@ from opgauge.harness.result.record_json import from_json, to_json
 from opgauge.harness.result.result import Environment, Profile, Result, Status, Trial
 from opgauge.harness.run.runner import Finished
 from opgauge.harness.store.abandoned import mark_abandoned, with_process, without_process
-from opgauge.harness.store.engine import explained, make_engine
+from opgauge.harness.store.engine import explained, make_engine, reading
 from opgauge.harness.store.result_rows import SAMPLES, has_samples, packed_samples, result_of, result_values, unpack
 from opgauge.harness.store.run_columns import run_columns
 from opgauge.harness.store.schema import prepare, upgrade
@@ -88,6 +88,11 @@ class Store:
     def engine(self) -> Engine:
         """Connection pool, for queries of harness.store and the service."""
         return self._engine
+
+    @property
+    def reading(self) -> Engine:
+        """The same connections, for queries that write nothing."""
+        return reading(self._engine)
 
     @property
     def url(self) -> str:

@@ -5,10 +5,12 @@ from __future__ import annotations
 from concurrent.futures import ThreadPoolExecutor, wait
 from datetime import UTC
 from pathlib import Path
+from typing import Any
 
 import pytest
 from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
+from psycopg.pq import TransactionStatus
 from sqlalchemy import text
 
 from opgauge.harness.cli.options import command_line
@@ -16,6 +18,7 @@ from opgauge.harness.errors import StoreError
 from opgauge.harness.result.submission import read_submission
 from opgauge.harness.scope import Scope
 from opgauge.harness.store import Store
+from opgauge.harness.store import engine as engine_module
 from opgauge.harness.store.bulk import add_run
 from opgauge.harness.store.deleting import delete_runs
 from opgauge.harness.store.run_queries import list_runs
@@ -57,6 +60,48 @@ def test_times_keep_their_moment(tmp_path: Path) -> None:
             assert list_runs(store.engine)[0].started.isoformat() == sent["run"]["started"]
             create_token(store.engine, "mine", Scope.SUBMIT)
             assert list_tokens(store.engine)[0].created.tzinfo is UTC
+
+
+@needs_server
+def test_connections_that_the_server_ended_are_replaced(tmp_path: Path) -> None:
+    """A query after a restart of the server finds a new connection, for reading and for writing."""
+    end = text(
+        "SELECT pg_terminate_backend(pid, 10000) FROM pg_stat_activity "
+        "WHERE datname = current_database() AND pid <> pg_backend_pid()"
+    )
+    with database(tmp_path) as url, Store.open(url) as store, Store.open(url) as other:
+        for engine in (store.engine, store.reading):
+            assert list_runs(engine) == []
+            with other.engine.connect() as connection:
+                assert connection.execute(end).scalars().all() == [True]
+            assert list_runs(engine) == []
+
+
+@needs_server
+def test_connections_are_asked_after_a_long_wait(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What lies between may have dropped them; one that was used just now is not asked, which would take a query."""
+    asked: list[object] = []
+    with database(tmp_path) as url, Store.open(url) as store:
+        monkeypatch.setattr(store.engine.dialect, "do_ping", asked.append)
+        list_runs(store.engine)
+        list_runs(store.reading)
+        assert asked == []
+        monkeypatch.setattr(engine_module, "WAIT_S", 0.0)
+        list_runs(store.reading)
+        assert len(asked) == 1
+
+
+@needs_server
+def test_reading_begins_no_transactions(tmp_path: Path) -> None:
+    """Beginning and ending one would take as long as two queries; what writes has them."""
+    with database(tmp_path) as url, Store.open(url) as store:
+        none, inside = TransactionStatus.IDLE, TransactionStatus.INTRANS
+        begun = ((store.reading.connect, none), (store.reading.begin, inside), (store.engine.connect, inside))
+        for begin, expected in begun:
+            with begin() as connection:
+                connection.execute(text("SELECT 1"))
+                driver: Any = connection.connection.dbapi_connection
+                assert driver.info.transaction_status == expected
 
 
 def test_a_server_that_is_not_there_is_one_error() -> None:

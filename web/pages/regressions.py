@@ -109,7 +109,7 @@ def acknowledge(request: Request, cache: CacheOf, reader: ReaderOf, key: str, se
     if not secret:
         return _form(request, found, form, "", 200, waiver)
     try:
-        token = check_token(reader.engine, limits_of(request), address_of(request), secret)
+        token = check_token(reader.writing, limits_of(request), address_of(request), secret)
     except HTTPException as error:
         return _form(request, found, form, str(error.detail), error.status_code, waiver)
     if not token.allows(Scope.ACK):
@@ -117,7 +117,7 @@ def acknowledge(request: Request, cache: CacheOf, reader: ReaderOf, key: str, se
     if not token.covers(found.run.project):
         return _form(request, found, form, f"the token {token.name} is for another project", 403, waiver)
     acknowledgements.add_acknowledgement(
-        reader.engine, replace(given, project=found.run.project, recorded_by=token.name)
+        reader.writing, replace(given, project=found.run.project, recorded_by=token.name)
     )
     audit(request, token.name, "acknowledge", _subject(found), given.reason)
     cache.forget()
@@ -133,12 +133,12 @@ def withdraw(request: Request, cache: CacheOf, reader: ReaderOf, key: str, sent:
     if not isinstance(given, Acknowledgement):
         return _form(request, found, form, "only acknowledgements that are stored here can be withdrawn", 409)
     try:
-        token = check_token(reader.engine, limits_of(request), address_of(request), sent.get("token", "").strip())
+        token = check_token(reader.writing, limits_of(request), address_of(request), sent.get("token", "").strip())
     except HTTPException as error:
         return _form(request, found, form, str(error.detail), error.status_code)
     if not token.allows(Scope.ACK) or not token.covers(found.run.project):
         return _form(request, found, form, f"the token {token.name} is not for acknowledging here", 403)
-    acknowledgements.withdraw_acknowledgement(reader.engine, given.key, token.name)
+    acknowledgements.withdraw_acknowledgement(reader.writing, given.key, token.name)
     audit(request, token.name, "withdraw", _subject(found), given.reason)
     cache.forget()
     return RedirectResponse(_own(request, found), 303)
