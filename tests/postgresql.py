@@ -18,7 +18,10 @@ from tempfile import TemporaryDirectory
 
 ROOT = Path(__file__).parent.parent
 TESTS = (
-    *(f"tests/harness/test_{name}.py" for name in ("maintenance", "migrations", "postgresql", "store", "submission")),
+    *(
+        f"tests/harness/test_{name}.py"
+        for name in ("columns", "maintenance", "migrations", "postgresql", "store", "submission")
+    ),
     "tests/web",
     *("--ignore=tests/web/browser", "--ignore=tests/web/test_serve.py"),
 )

@@ -10,13 +10,14 @@ from __future__ import annotations
 from array import array
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
+from functools import cache
 from time import monotonic
 from typing import Any, NamedTuple
 
 from sqlalchemy import Connection, Engine, bindparam, func, select
 from sqlalchemy.orm import aliased
 
-from opgauge.harness.store.columns import CHUNK, RESULT, keys_named
+from opgauge.harness.store.columns import CHUNK, RESULT, is_among, json_texts
 from opgauge.harness.store.queries import POINT, CaseInfo, Detail, StoredPoint, measured_in
 from opgauge.harness.store.run_queries import RunInfo, list_runs
 from opgauge.harness.store.tables import CaseRow, ResultRow, RunRow, SampleRow
@@ -50,15 +51,7 @@ class Judged(NamedTuple):
     written_share: str | float | None
 
 
-_JUDGED = (
-    select(
-        *(RESULT[name] for name in Judged._fields[: -len(_PARTS)]), *(RESULT.data[part].as_string() for part in _PARTS)
-    )
-    .where(RESULT.run_id == bindparam("run"))
-    .order_by(RESULT.id)
-    .limit(bindparam("most"))
-)
-_DETAILS = select(*POINT, RESULT.reason, RESULT.data).where(RESULT.id.in_(keys_named("keys")))
+_DETAILS = select(*POINT, RESULT.reason, RESULT.data).where(is_among(RESULT.id))
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,8 +117,15 @@ def page_series(engine: Engine, filters: Filters, *, limit: int, offset: int) ->
 def list_judged(engine: Engine, run_key: int, limit: int) -> list[Judged]:
     """Results of a run, in order, with the fields that a comparison reads."""
     with engine.connect() as connection:
-        rows = connection.execute(_JUDGED, {"run": run_key, "most": limit}).all()
+        rows = connection.execute(_judged(engine.dialect.name), {"run": run_key, "most": limit}).all()
     return [Judged._make(row) for row in rows]
+
+
+@cache
+def _judged(dialect: str) -> Any:
+    plain = (RESULT[name] for name in Judged._fields[: -len(_PARTS)])
+    ordered = select(*plain, *json_texts(dialect, *_PARTS)).where(RESULT.run_id == bindparam("run")).order_by(RESULT.id)
+    return ordered.limit(bindparam("most"))
 
 
 def page_cases(

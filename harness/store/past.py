@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
+from functools import cache
 from typing import Any, NamedTuple
 
 from sqlalchemy import Engine, bindparam
 
-from opgauge.harness.store.columns import CHUNK, RESULT, keys_named, select
+from opgauge.harness.store.columns import CHUNK, RESULT, is_among, json_texts, select
 
 MOST = 20_000
 """Most results of a history that are read."""
@@ -42,19 +43,14 @@ class Past(NamedTuple):
 
 _TIMES = (
     select(RESULT.run_id, *(RESULT[name] for name in PastTime._fields[1:]))
-    .where(RESULT.case_key.in_(keys_named("cases")))
-    .where(RESULT.run_id.in_(keys_named("runs")), RESULT.device == bindparam("device"))
+    .where(is_among(RESULT.case_key, "cases"))
+    .where(is_among(RESULT.run_id, "runs"), RESULT.device == bindparam("device"))
     # the order of the index that covers the query
     .order_by(RESULT.run_id.desc(), RESULT.implementation.desc(), RESULT.block.desc())
     .limit(bindparam("most"))
 )
 _TIMES_WITHOUT = _TIMES.where(RESULT.implementation.not_in(bindparam("without", expanding=True)))
-_HISTORY = _TIMES.add_columns(
-    RESULT.low_ns,
-    RESULT.high_ns,
-    RESULT.data["measurement", "peak_bytes"].as_string(),
-    RESULT.data["measurement", "footprint", "launches"].as_string(),
-)
+_PARTS = (("measurement", "peak_bytes"), ("measurement", "footprint", "launches"))
 
 
 def list_times(
@@ -71,7 +67,12 @@ def list_history(engine: Engine, case_keys: Sequence[int], run_keys: Sequence[in
     Of too many those of the last runs, whole.
     """
     given = {"cases": case_keys[:CHUNK], "device": device}
-    return list(map(Past._make, _latest(engine, _HISTORY, given, run_keys)))
+    return list(map(Past._make, _latest(engine, _history(engine.dialect.name), given, run_keys)))
+
+
+@cache
+def _history(dialect: str) -> Any:
+    return _TIMES.add_columns(RESULT.low_ns, RESULT.high_ns, *json_texts(dialect, *_PARTS))
 
 
 def _latest(engine: Engine, query: Any, given: dict[str, Any], run_keys: Sequence[int]) -> list[Any]:

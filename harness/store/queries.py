@@ -14,7 +14,7 @@ from sqlalchemy import ColumnElement, Engine, bindparam, func
 
 from opgauge.harness.result.ceilings import Ceilings
 from opgauge.harness.result.record_json import from_json
-from opgauge.harness.store.columns import CASE, CEILING, CHUNK, RESULT, SAMPLE, chunks, keys_named, select
+from opgauge.harness.store.columns import CASE, CEILING, CHUNK, RESULT, SAMPLE, chunks, is_among, select
 from opgauge.harness.store.result_rows import unpack
 from opgauge.harness.store.tables import (
     AcknowledgementRow,
@@ -85,41 +85,40 @@ class StoredLine(NamedTuple):
 
 
 # Frequent queries are built once, since building a query takes longer than running it
-_KEYS = keys_named("keys")
 _MOST: Any = bindparam("most")
 _CASES = select(CASE.id, CASE.case_id, CASE.op, CASE.dtype, CASE.data)
-_CASES_OF_KEYS = _CASES.where(CASE.id.in_(_KEYS))
+_CASES_OF_KEYS = _CASES.where(is_among(CASE.id))
 _CASES_OF_ID = _CASES.where(CASE.case_id == bindparam("case_id")).order_by(CASE.id)
 _NAMES = {"key": "id", "run_key": "run_id"}
 POINT = tuple(RESULT[_NAMES.get(name, name)] for name in StoredPoint._fields)
 """Columns of a `StoredPoint`."""
 _POINTS = select(*POINT).where(RESULT.run_id == bindparam("run")).order_by(RESULT.id)
-_POINTS_OF_CASES = _POINTS.where(RESULT.case_key.in_(_KEYS))
+_POINTS_OF_CASES = _POINTS.where(is_among(RESULT.case_key))
 _SERIES = (
     select(*POINT)
-    .where(RESULT.case_key.in_(keys_named("cases")), RESULT.run_id.in_(_KEYS))
+    .where(is_among(RESULT.case_key, "cases"), is_among(RESULT.run_id))
     .where(RESULT.median_ns.is_not(None))
     .order_by(RESULT.run_id, RESULT.id)
 )
 _DETAILS = (
     select(*POINT, RESULT.reason, RESULT.data).where(RESULT.run_id == bindparam("run")).order_by(RESULT.id).limit(_MOST)
 )
-_DETAILS_OF_CASES = _DETAILS.where(RESULT.case_key.in_(_KEYS))
+_DETAILS_OF_CASES = _DETAILS.where(is_among(RESULT.case_key))
 _DETAILS_OF_STATUSES = _DETAILS.where(RESULT.status.in_(bindparam("statuses", expanding=True)))
 _LINES = (
     select(*(RESULT[name] for name in StoredLine._fields)).where(RESULT.run_id == bindparam("run")).order_by(RESULT.id)
 )
 _STATUSES = (
     select(RESULT.run_id, RESULT.status, func.count())
-    .where(RESULT.run_id.in_(_KEYS))
+    .where(is_among(RESULT.run_id))
     .group_by(RESULT.run_id, RESULT.status)
 )
 _COUNTS = (
-    select(RESULT.run_id, func.count(), func.max(RESULT.id)).where(RESULT.run_id.in_(_KEYS)).group_by(RESULT.run_id)
+    select(RESULT.run_id, func.count(), func.max(RESULT.id)).where(is_among(RESULT.run_id)).group_by(RESULT.run_id)
 )
-_WRITTEN = select(RESULT.id, RESULT.data["extra", "written_share"].as_string()).where(RESULT.id.in_(_KEYS))
-_SAMPLES = select(SAMPLE.result_id, SAMPLE.samples_ns).where(SAMPLE.result_id.in_(_KEYS))
-_CEILINGS = select(CEILING.run_id, CEILING.device, CEILING.data).where(CEILING.run_id.in_(_KEYS))
+_WRITTEN = select(RESULT.id, RESULT.data["extra", "written_share"].as_string()).where(is_among(RESULT.id))
+_SAMPLES = select(SAMPLE.result_id, SAMPLE.samples_ns).where(is_among(SAMPLE.result_id))
+_CEILINGS = select(CEILING.run_id, CEILING.device, CEILING.data).where(is_among(CEILING.run_id))
 
 
 def data_version(engine: Engine) -> tuple[int | None, ...]:
@@ -208,7 +207,7 @@ def list_details(
     given = {"run": run_key, "most": limit, "keys": list(case_keys or ())[:limit], "statuses": list(statuses or ())}
     query = _DETAILS if statuses is None else _DETAILS_OF_STATUSES
     if case_keys is not None:
-        query = _DETAILS_OF_CASES if statuses is None else query.where(RESULT.case_key.in_(_KEYS))
+        query = _DETAILS_OF_CASES if statuses is None else query.where(is_among(RESULT.case_key))
     with engine.connect() as connection:
         found = connection.execute(query, given).all()
     return [Detail(StoredPoint._make(row[:-2]), row[-2], row[-1]) for row in found]
