@@ -74,14 +74,15 @@ def amx_ns(found: ConvGeometry) -> float:
     outs, channels = found.out_channels // found.groups, found.channels // found.groups
     panels = found.groups * -(-channels // BLOCK)
     blocks = -(-_walk(found).pixels // BLOCK) * panels
+    pixels, out_pixels = found.batch * prod(found.size), found.batch * prod(found.out_size)
     out_lines, lines = (found.batch * prod(lengths[:-1]) for lengths in (found.out_size, found.size))
-    rows = lines * found.size[-1] * panels if last else lines * (1 + found.size[-1] / BLOCK) * found.channels
+    rows = pixels * panels if last else (lines + pixels / BLOCK) * found.channels
     return (
         cost.start
         + cost.group * found.groups
         + blocks * (cost.block + cost.product * taps * -(-outs // BLOCK))
-        + out_lines
-        * (cost.laid * found.out_size[-1] * found.out_channels + cost.line * (1 if last else found.out_channels))
+        + cost.laid * out_pixels * found.out_channels
+        + cost.line * out_lines * (1 if last else found.out_channels)
         + cost.packed * taps * outs * found.channels
         + cost.written * rows
     )
@@ -100,23 +101,23 @@ def by_amx(found: ConvGeometry, tensors: Tensors) -> Bound:
     depth, tiles = each * steps, -(-channels // amx.SIDE)
     margins, padded, shifts, pixels = _walk(found)
     length, threads = pixels + int(shifts.max()) + BLOCK, threads_for(found, tensors, SPEED)
-    image, packed = (
-        scratch(length * groups * depth // 2, np.int32),
-        scratch(groups * tiles * amx.SIDE * taps * depth // 2, np.int32),
-    )
-    dy = storage(tensors.dy.reshape(found.batch, *_five(found)))
+    image = scratch(length * groups * depth // 2, np.int32)
+    packed = scratch(groups * tiles * amx.SIDE * taps * depth // 2, np.int32)
+    lengths = three(found.out_size, 1)
+    dy = storage(tensors.dy.reshape(found.batch, *((*lengths, -1) if last else (-1, *lengths))))
     weight, dx = storage(tensors.weight), storage(tensors.dx).reshape(-1)
     addend = dx[:0] if tensors.addend is None else storage(tensors.addend).reshape(-1)
-    of_depth = 2 * taps * depth
+    row = 2 * taps * depth
+    of_group, of_tile = tiles * amx.SIDE * row, amx.SIDE * row
     if last:
         of_image = 2 * depth, 2 * groups * depth, 2 * groups * depth, 2 * each
-        of_filter = tiles * of_depth * amx.SIDE, of_depth * amx.SIDE, 4 * amx.SIDE, 2 * each * amx.SIDE
+        of_row, of_depth = 4 * amx.SIDE, 2 * each * amx.SIDE
         runs = np.arange(taps) * (2 * depth * amx.SIDE)
     else:
         of_image = 2 * depth * length, 4, 4 * length, 2 * each * length
-        of_filter = tiles * of_depth * amx.SIDE, of_depth * amx.SIDE, of_depth, 2 * each
+        of_row, of_depth = row, 2 * each
         runs = np.arange(taps) * (2 * depth)
-    strides = (*of_image, *of_filter, steps)
+    strides = (*of_image, of_group, of_tile, of_row, of_depth, steps)
     block = _block(pixels, groups, threads)
     sizes, shifted = (found.batch, found.channels, *three(found.size, 1)), shifts * of_image[1]
     configuration = amx.configuration(each)
@@ -133,11 +134,6 @@ def by_amx(found: ConvGeometry, tensors: Tensors) -> Bound:
         )
 
     return run
-
-
-def _five(found: ConvGeometry) -> tuple[int, ...]:
-    lengths = three(found.out_size, 1)
-    return (*lengths, found.out_channels) if found.channels_last else (found.out_channels, *lengths)
 
 
 def _block(pixels: int, groups: int, threads: int) -> int:

@@ -52,8 +52,7 @@ def links_of(found: ConvGeometry) -> tuple[Array, Array] | None:
     )
     places = outs[:, None] * strides - padding + taps[:, :, None] * dilation
     inside = ((places >= 0) & (places < size)).all(axis=0)
-    targets = np.ravel_multi_index(tuple(places[:, inside]), found.size)
-    return np.flatnonzero(inside), targets
+    return np.flatnonzero(inside), np.ravel_multi_index(tuple(places[:, inside]), found.size)
 
 
 def share_products(found: ConvGeometry) -> bool:

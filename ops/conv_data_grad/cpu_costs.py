@@ -108,23 +108,16 @@ def prefers_taps(found: ConvGeometry, *, padded: bool) -> bool:
 
     padded: whether each tap is one loop over a slice with margins.
     """
-    direct_ns = _first_ns(found, padded=padded)
-    if found.channels_last:
-        direct_ns = min(_last_ns(found), direct_ns + _turned_ns(found))
-    by_product = found.is_pointwise or is_strided_pixels(found)
-    return direct_ns <= MORE_DIRECT * (_products_ns(found) if by_product else _columns_ns(found))
+    return _direct_ns(found, padded=padded) <= MORE_DIRECT * _library_ns(found)
 
 
 def others_ns(found: ConvGeometry, wide: np.dtype[Any], *, padded: bool, small: bool) -> float:
     """Least time of all ways but AMX. padded: as in `prefers_taps`; small: whether groups are small enough for it."""
     if small:
-        first_ns = _first_ns(found, padded=padded)
-        return min(_last_ns(found), first_ns + _turned_ns(found)) if found.channels_last else first_ns
-    by_product = found.is_pointwise or is_strided_pixels(found)
-    library_ns = _products_ns(found) if by_product else _columns_ns(found)
+        return _direct_ns(found, padded=padded)
     if found.groups > 1 or {*found.strides} != {1}:
-        return library_ns
-    return min(library_ns, _class_ns(found, wide))
+        return _library_ns(found)
+    return min(_library_ns(found), _class_ns(found, wide))
 
 
 def woven_ns(found: ConvGeometry, classes: Iterable[ConvGeometry]) -> float:
@@ -141,6 +134,15 @@ def woven_ns(found: ConvGeometry, classes: Iterable[ConvGeometry]) -> float:
 def turns(found: ConvGeometry, *, padded: bool) -> bool:
     """Whether multiply-adds tap by tap are faster on copies with channels first; padded: as in `prefers_taps`."""
     return found.channels_last and _first_ns(found, padded=padded) + _turned_ns(found) < _last_ns(found)
+
+
+def _direct_ns(found: ConvGeometry, *, padded: bool) -> float:
+    first_ns = _first_ns(found, padded=padded)
+    return min(_last_ns(found), first_ns + _turned_ns(found)) if found.channels_last else first_ns
+
+
+def _library_ns(found: ConvGeometry) -> float:
+    return _products_ns(found) if found.is_pointwise or is_strided_pixels(found) else _columns_ns(found)
 
 
 def _turned_ns(found: ConvGeometry) -> float:

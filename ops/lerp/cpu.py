@@ -118,8 +118,8 @@ def _sum(arrays: tuple[Any, ...], gradient: Shape, full: Shape, weight: Shape, t
         outer = _sum((*arrays[:2], sums, *arrays[3:]), between, full, weight, threads)
         return partial(_run, (outer, _sum(of_sums, gradient, between, (), 1)))
     steps: list[Bound] = []
-    lengthen = _with_long_lines if is_kept else _with_long_sums
-    share, kept, summed, line = lengthen(arrays[1], (kept, summed, line), gradient, full, weight, steps)
+    layout = kept, summed, line, is_kept
+    share, kept, summed, line = _with_long_lines(arrays[1], layout, gradient, full, weight, steps)
     arrays = (arrays[0], share.reshape(-1), *arrays[2:])
     results, terms = prod(gradient), prod(summed.lengths.tolist())
     if is_kept:
@@ -162,43 +162,32 @@ def _layout(full: Shape, gradient: Shape, weight: Shape) -> tuple[Any, Any, Any,
 
 
 def _with_long_lines(
-    share: Any, layout: tuple[Any, Any, Any], gradient: Shape, full: Shape, weight: Shape, steps: list[Bound]
+    share: Any, layout: tuple[Any, Any, Any, bool], gradient: Shape, full: Shape, weight: Shape, steps: list[Bound]
 ) -> tuple[Any, Any, Any, Any]:
-    """Weights, axes and line whose line is as long as pays: rows of a short retained line follow one another.
+    """Weights, axes and line whose line is as long as pays: rows of a short line follow one another.
 
-    The weights are `share`, or a copy that an additional step of `steps` fills.
+    layout: by `_layout`. The weights are `share`, or a copy that an additional step of `steps` fills.
     """
-    (kept, summed, line), rank = layout, len(full)
+    (kept, summed, line, is_kept), rank = layout, len(full)
     given, dense = ((1,) * (rank - len(shape)) + tuple(shape) for shape in (weight, gradient))
-    if share.size:
+    is_short = line.length <= SHORT_ROW
+    # behind the innermost axis that is summed if the line is retained, and retained if it is summed
+    inner = max((k + 1 for k in range(rank) if full[k] > 1 and (dense[k] == full[k]) != is_kept), default=0)
+    per_row = given[:inner] + full[inner:]
+    shapes: Sequence[tuple[Shape, Any]] = [(per_row, is_short)]
+    if is_kept:
         is_within = all(length in {1, whole} for length, whole in zip(given, dense, strict=True))
-        inner = rank - next(k for k, (a, b) in enumerate(zip(dense[::-1], full[::-1], strict=True)) if a != b)
-        per_row = given[:inner] + full[inner:]
         varies = not line.dense and summed.weight[-1] != 0
-        least_terms = LEAST_TERMS if line.length > SHORT_ROW else 1
-        for wanted, is_apt in (dense, is_within), (per_row, varies), (full, LEAST_ROW < line.length <= SHORT_ROW):
-            longer = _layout(full, gradient, wanted)
-            pays = longer[2].length >= LONGER * line.length or wanted is per_row
-            if is_apt and pays and prod(wanted) * least_terms <= prod(full):
-                share = _repeated(share.reshape(given), wanted, steps)
-                kept, summed, line, _ = longer
-                break
-    return _in_longer_lines(share, kept, summed, line, steps)
-
-
-def _with_long_sums(
-    share: Any, layout: tuple[Any, Any, Any], gradient: Shape, full: Shape, weight: Shape, steps: list[Bound]
-) -> tuple[Any, Any, Any, Any]:
-    """Weights, axes and line of sums along the innermost axes: one line of all that follow the last retained axis."""
-    line, rank = layout[2], len(full)
-    given, dense = ((1,) * (rank - len(shape)) + tuple(shape) for shape in (weight, gradient))
-    inner = max((axis + 1 for axis in range(rank) if dense[axis] == full[axis] > 1), default=0)
-    wanted = given[:inner] + full[inner:]
-    longer = _layout(full, gradient, wanted)
-    pays = line.length <= SHORT_ROW and longer[2].length >= LONGER * line.length
-    if share.size and pays and prod(wanted) * LEAST_TERMS <= prod(full):
-        return _repeated(share.reshape(given), wanted, steps), *longer[:3]
-    return share, *layout
+        shapes = [(dense, is_within), (per_row, varies), (full, is_short and line.length > LEAST_ROW)]
+    least_terms = 1 if is_kept and is_short else LEAST_TERMS
+    for wanted, is_apt in shapes if share.size else ():
+        longer = _layout(full, gradient, wanted)
+        pays = longer[2].length >= LONGER * line.length or (is_kept and wanted is per_row)
+        if is_apt and pays and prod(wanted) * least_terms <= prod(full):
+            share = _repeated(share.reshape(given), wanted, steps)
+            kept, summed, line, _ = longer
+            break
+    return _in_longer_lines(share, kept, summed, line, steps) if is_kept else (share, kept, summed, line)
 
 
 def _repeated(share: Any, shape: Shape, steps: list[Bound]) -> Any:

@@ -27,7 +27,7 @@ BLOCK = 2 * SIDE
 _ROW_BYTES = 64
 _REQUEST = 158, 0x1023, 18
 """Linux' call arch_prctl, its ARCH_REQ_XCOMP_PERM, and the number of the tile registers' data."""
-_BYTE, _LONG = ir.IntType(8), ir.IntType(64)
+_BYTE = ir.IntType(8)
 
 
 @cache
