@@ -157,4 +157,4 @@ def _are_columns(images: int, channels: int, post: int, *, training: bool) -> bo
 
 def _repeats(rows: int, columns: int) -> int:
     """Rows of few columns that are taken as one, so that loops along it are vectors."""
-    return max(1, LINE // columns) if columns <= NARROW and rows >= LEAST_ROWS else 1
+    return max(1, min(LINE // columns, rows)) if columns <= NARROW and rows >= LEAST_ROWS else 1
