@@ -16,6 +16,7 @@ from opgauge.harness.case.case import Case
 from opgauge.ops import Kernel, dtype_info
 from opgauge.ops._core import tuning
 from opgauge.ops._core.op import TensorSpec
+from opgauge.ops._cuda import bind
 from opgauge.ops._cuda import source as source_module
 from opgauge.ops._cuda.gemm import launch as gemm_launch
 from opgauge.ops._cuda.source import CudaSource, Gpu
@@ -61,8 +62,11 @@ def bytes_of(nbytes: int) -> Any:
 
 
 @contextmanager
-def recorded() -> Iterator[list[Launch]]:
-    """Host code sees an H200 in this context; what it launches is appended to the list."""
+def recorded(programs: list[tuple[CudaSource, str, str, int]] | None = None) -> Iterator[list[Launch]]:
+    """Host code sees an H200 in this context; what it launches is appended to the list.
+
+    programs: takes source, kernel, text and threads of those that would be compiled for a launch.
+    """
     found: list[Launch] = []
 
     def function(source: CudaSource, expression: str) -> Any:
@@ -75,12 +79,18 @@ def recorded() -> Iterator[list[Launch]]:
         vars(launch)["max_dynamic_shared_size_bytes"] = 0  # as CuPy's functions have it
         return launch
 
+    def fix(source: CudaSource, expression: str, program: str, threads: int) -> None:
+        assert expression in source.expressions
+        if programs is not None:
+            programs.append((source, expression, program, threads))
+
     runtime = SimpleNamespace(getDevice=lambda: 0)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(source_module, "cupy", lambda: SimpleNamespace(cuda=SimpleNamespace(runtime=runtime)))
         patch.setattr(source_module, "_attribute", lambda _, name: ATTRIBUTES[name])
         patch.setattr(source_module, "_capability", lambda _: CAPABILITY)
         patch.setattr(CudaSource, "function", function)
+        patch.setattr(bind, "fix", fix)
         patch.setattr(tuning, "device_model", lambda *_: MODEL)
         patch.setattr(channels_first, "_resident", lambda *_: 1)
         for module in (conv_data_grad, deformable_conv_grad):

@@ -285,7 +285,7 @@ KERNELS = {
     "dot": REDUCE,
     "p_norm": REDUCE
     | {"reduce_columns_grid", "reduce_slabs_block", "grad_rows", "grad_rows_16bit", "grad_rows_aligned"}
-    | {"grad_few", "grad_short_columns", "grad_columns"}
+    | {"grad_inf_few", "grad_short_columns", "grad_columns"}
     | {
         f"grad_inf_{kind}"
         for kind in ("short_rows", "rows_block", "rows_loop", "rows_grid", "columns_grid", "columns_block")

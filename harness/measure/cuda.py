@@ -125,6 +125,11 @@ class CudaTimer:
         self._stream.synchronize()
 
     @property
+    def index(self) -> int:
+        """The device's number."""
+        return self._index
+
+    @property
     def stream_handle(self) -> int:
         """The driver's handle of the stream on which calls are made."""
         return int(self._stream.ptr)

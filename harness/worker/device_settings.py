@@ -44,6 +44,22 @@ def put_back_device(old: Mapping[str, Any]) -> None:
                 setting.put_back(wanted)
 
 
+def has_strange_context() -> bool:
+    """Whether the current CUDA context of this thread is not the primary one of a device that is timed."""
+    current, primary, driver = ctypes.c_void_p(), ctypes.c_void_p(), None
+    for timer in _timers():
+        with suppress(Exception):
+            driver = driver or ctypes.CDLL("libcuda.so.1")
+            if driver.cuCtxGetCurrent(ctypes.byref(current)) or not current.value:
+                return False  # none is current, or the device is lost
+            if driver.cuDevicePrimaryCtxRetain(ctypes.byref(primary), timer.index):
+                return False
+            driver.cuDevicePrimaryCtxRelease_v2(timer.index)
+            if primary.value == current.value:
+                return False
+    return driver is not None
+
+
 def is_exhausted() -> bool:
     """Whether hardly any memory of the device is left, after all of its work has ended and pools are empty."""
     for timer in _timers():

@@ -286,8 +286,10 @@ SET_BY_LIBRARIES = (
     "XLA_",
     "TF_",
     "CUPY_",
+    "COLUMNS",
+    "LINES",
 )
-"""Prefixes of variables that libraries set as they are imported."""
+"""Prefixes of variables that libraries set as they are imported; the last two by readline, in C."""
 _Text = str | Callable[[Any, Any], str]
 _LATER = ("torch_state",)
 _DOUBTFUL = ("blas_threads", "descriptors")

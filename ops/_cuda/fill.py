@@ -8,8 +8,10 @@ import numpy as np
 
 from opgauge.ops._core.kernel import Bound
 from opgauge.ops._core.plans import announce
+from opgauge.ops._cuda.bind import bind_launch
 from opgauge.ops._cuda.pointwise import CONSTANTS, EVERY_BLOCK, FEW, THREADS, evict_last_bytes
 from opgauge.ops._cuda.source import CudaSource
+from opgauge.ops._cuda.struct import Argument
 
 WORDS = {1: "unsigned char", 2: "unsigned short", 4: "unsigned int", 8: "unsigned long long"}
 SOURCE = CudaSource(
@@ -39,7 +41,9 @@ def bind_fill(result: Any, value: Any) -> Bound:
     itemsize = result.dtype.itemsize
     word = element.view(f"u{itemsize}")
     width = PATTERN_BYTES // itemsize
-    pattern = np.frombuffer(np.repeat(word, width).tobytes(), np.dtype([("word", np.uint32, (4,))])).copy()
+    pattern = (
+        np.frombuffer(np.repeat(word, width).tobytes(), np.dtype([("word", np.uint32, (4,))])).copy().view(Argument)
+    )
     head = -result.data.ptr % PATTERN_BYTES // itemsize
     vectors = (result.size - head) // width
     threads = result.size - vectors * (width - 1)
@@ -50,14 +54,13 @@ def bind_fill(result: Any, value: Any) -> Bound:
         if exact is not None:
             grid, block = exact
             announce(f"fill_exact grid {grid[0]} block {block[0]}: no thread to spare")
-            function = SOURCE.function(f"fill_exact<{WORDS[itemsize] if few else 'uint4'}>")
-            return lambda: function(grid, block, (result, np.int32(block[0]), word[0] if few else pattern))
-    function = SOURCE.function(f"fill<{WORDS[itemsize]}, {'LARGE' if large else 'ANY'}>")
+            kind, content = (WORDS[itemsize], word[0]) if few else ("uint4", pattern)
+            return bind_launch(SOURCE, f"fill_exact<{kind}>", grid, block, (result, np.int32(block[0]), content))
     grid, block = (-(-threads // THREADS),), (THREADS,)
     announce(f"fill grid {grid[0]} block {THREADS}: 128-bit stores")
     every = np.uint32(result.nbytes // kept if kept else EVERY_BLOCK)
     arguments = (result, np.int64(vectors), np.int64(threads), np.int32(head), every, pattern)
-    return lambda: function(grid, block, arguments)
+    return bind_launch(SOURCE, f"fill<{WORDS[itemsize]}, {'LARGE' if large else 'ANY'}>", grid, block, arguments)
 
 
 def full_blocks(size: int) -> tuple[tuple[int], tuple[int]] | None:

@@ -10,10 +10,13 @@ import numpy as np
 from opgauge.ops._core.broadcast import MergedOperands
 from opgauge.ops._core.dtype import dtype_info
 from opgauge.ops._core.errors import ShapeError
+from opgauge.ops._core.kernel import Bound
 from opgauge.ops._core.op import Array, Shape
 from opgauge.ops._core.tuning import declare
-from opgauge.ops._cuda.source import CudaSource, whole_vector
+from opgauge.ops._cuda.bind import bind_launch
+from opgauge.ops._cuda.source import CudaSource
 from opgauge.ops._cuda.struct import DIVISOR, SCALARS, Argument, pack
+from opgauge.ops._cuda.vectors import whole_vector
 
 THREADS, SINGLE_THREADS = 256, 512
 CONSTANTS = {"FLAT_THREADS": THREADS, "SINGLE_THREADS": SINGLE_THREADS}
@@ -112,12 +115,10 @@ def flat_width(result: Any, *arrays: Any) -> int:
     return whole_vector(result, *arrays) if result.size > FEW else 1
 
 
-def flat_launch(
-    source: CudaSource, name: str, ctype: str, result: Any, width: int
-) -> tuple[Any, tuple[int], tuple[int], tuple[Any, ...]]:
-    """Instance of `name<T, V, EXTENT>` for `result`, its grid, its block, and its trailing arguments."""
+def bind_flat(source: CudaSource, name: str, ctype: str, result: Any, width: int, arguments: tuple[Any, ...]) -> Bound:
+    """A callable that launches an instance of `name<T, V, EXTENT>` for `result`; `flat` adds trailing arguments."""
     width, extent, grid, block, numbers = flat(result.size, width, result.dtype.itemsize)
-    return source.function(f"{name}<{ctype}, {width}, {extent}>"), grid, block, numbers
+    return bind_launch(source, f"{name}<{ctype}, {width}, {extent}>", grid, block, (*arguments, *numbers))
 
 
 def most_axes(axes: int) -> int:

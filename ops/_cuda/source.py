@@ -122,11 +122,15 @@ class CudaSource:
             module = cupy().RawModule(path=str(compiled.cubin))
             found = module.get_function(compiled.names[expression]), compiled.resources.get(expression)
             self._functions[expression, device] = found
-        function, resources = found
-        if resources is not None:
-            for heard in _LISTENERS:
-                heard[expression] = resources
-        return function
+        return handed_out(expression, *found)
+
+
+def handed_out(expression: str, function: Any, resources: Resources | None) -> Any:
+    """`function`; those who record get its resources."""
+    if resources is not None:
+        for heard in _LISTENERS:
+            heard[expression] = resources
+    return function
 
 
 def recording() -> AbstractContextManager[dict[str, Resources]]:
@@ -187,20 +191,28 @@ def current_gpu() -> Gpu:
 
 
 def compile_source(
-    path: Path, expressions: tuple[str, ...], arch: str, options: tuple[str, ...] = (), *, draft: bool = False
+    path: Path,
+    expressions: tuple[str, ...],
+    arch: str,
+    options: tuple[str, ...] = (),
+    *,
+    draft: bool = False,
+    program: str | None = None,
 ) -> Compiled:
     """Compile `path` to a cubin holding `expressions`; raises CompileError with NVRTC's log.
+
+    program: compiled in place of `path`, which it includes.
 
     A draft is compiled with minimal optimization: it proves that `path` compiles, in a
     fraction of the time, and must not be run. Its resources are meaningless. After a draft, NVRTC 13.4 optimizes less
     for the rest of the process: compile drafts in a separate process.
     """
-    key = _digest(path, expressions, arch, options, draft=draft)
+    key = _digest(path, expressions, arch, options, draft, program)
     folder = cache_folder("cubin")
     cubin, facts = folder / f"{key}.cubin", folder / f"{key}.json"
     if cubin.is_file() and facts.is_file():
         return _read(cubin, facts)
-    code, names, log = _nvrtc(path, expressions, arch, options, draft=draft)
+    code, names, log = _nvrtc(path, expressions, arch, options, draft=draft, program=program)
     resources = _resources(log, names)
     folder.mkdir(parents=True, exist_ok=True)
     text = json.dumps({"names": names, "resources": {name: asdict(used) for name, used in resources.items()}})
@@ -230,15 +242,16 @@ def program_options(path: Path, arch: str, options: tuple[str, ...] = (), *, dra
 
 
 def _nvrtc(
-    path: Path, expressions: tuple[str, ...], arch: str, options: tuple[str, ...], *, draft: bool
+    path: Path, expressions: tuple[str, ...], arch: str, options: tuple[str, ...], *, draft: bool, program: str | None
 ) -> tuple[bytes, dict[str, str], str]:
     chosen = program_options(path, arch, options, draft=draft)
     from cuda.core import Program
 
     log = io.StringIO()
     try:
-        program = Program(path.read_text(encoding="utf-8"), "c++", chosen)
-        binary = program.compile("cubin", name_expressions=expressions, logs=log)
+        binary = Program(program or path.read_text(encoding="utf-8"), "c++", chosen).compile(
+            "cubin", name_expressions=expressions, logs=log
+        )
     except Exception as error:  # cuda.core raises its own NVRTCError, a plain Exception
         msg = f"{path.name} for {arch}: {error}\n{log.getvalue()}"
         raise CompileError(msg) from error
@@ -277,12 +290,12 @@ def _number(pattern: str, text: str) -> int:
     return int(match[1]) if match else 0
 
 
-def _digest(path: Path, expressions: tuple[str, ...], arch: str, options: tuple[str, ...], *, draft: bool) -> str:
+def _digest(path: Path, expressions: tuple[str, ...], arch: str, *more: object) -> str:
     digest = hashlib.sha256()
     for file in (path, *sorted(path.parent.glob("*.cuh")), *sorted(INCLUDE.rglob("*.cuh"))):
         digest.update(file.read_bytes())
     resource_fields = [field.name for field in fields(Resources)]
-    digest.update(repr((expressions, arch, options, draft, _nvrtc_version(), resource_fields)).encode())
+    digest.update(repr((expressions, arch, *more, _nvrtc_version(), resource_fields)).encode())
     return digest.hexdigest()[:32]
 
 
@@ -309,25 +322,3 @@ def _write(path: Path, content: bytes) -> None:
     with os.fdopen(handle, "wb") as file:
         file.write(content)
     Path(temporary).replace(path)
-
-
-def widest_vector(itemsize: int, *lengths_and_arrays: Any) -> int:
-    """Maximum elements per access: 16 bytes, or fewer if a length or an address does not allow that.
-
-    Takes lengths in elements (int) and arrays; None is skipped.
-    """
-    width = 16 // itemsize
-    for item in lengths_and_arrays:
-        if item is None:
-            continue
-        number = item if isinstance(item, int) else item.data.ptr // itemsize
-        while number % width:
-            width //= 2
-    return width
-
-
-def whole_vector(array: Any, *lengths_and_arrays: Any) -> int:
-    """Elements of `array` in 16 bytes if `widest_vector` allows that for it and the others; else 1."""
-    itemsize = array.dtype.itemsize
-    width: int = 16 // itemsize
-    return width if widest_vector(itemsize, array, *lengths_and_arrays) == width else 1

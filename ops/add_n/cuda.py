@@ -7,7 +7,7 @@ from typing import Any
 from opgauge.ops._core.dtype import FLOATS, dtype_info
 from opgauge.ops._core.kernel import Bound
 from opgauge.ops._core.registry import kernel
-from opgauge.ops._cuda.pointwise import CONSTANTS, flat_launch, flat_names, flat_width
+from opgauge.ops._cuda.pointwise import CONSTANTS, bind_flat, flat_names, flat_width
 from opgauge.ops._cuda.source import CudaSource
 
 CTYPES = {name: dtype_info(name).ctype for name in FLOATS}
@@ -22,6 +22,4 @@ def add_n(*, in_0: Any, in_1: Any, out: dict[str, Any]) -> Bound:
     if result.size == 0:
         return lambda: None
     width = flat_width(result, in_0, in_1)
-    function, grid, block, sizes = flat_launch(SOURCE, "add_n", CTYPES[in_0.dtype.name], result, width)
-    arguments = (in_0, in_1, result, *sizes)
-    return lambda: function(grid, block, arguments)
+    return bind_flat(SOURCE, "add_n", CTYPES[in_0.dtype.name], result, width, (in_0, in_1, result))

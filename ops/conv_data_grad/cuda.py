@@ -24,8 +24,9 @@ from opgauge.ops._cuda.fill import bind_fill
 from opgauge.ops._cuda.gemm.launch import multiply
 from opgauge.ops._cuda.gemm.problem import SPLITS, TRANSPOSE, GemmProblem, Matrix
 from opgauge.ops._cuda.gemm.select import supported, workspace_bytes
-from opgauge.ops._cuda.source import CudaSource, Gpu, current_gpu, multiprocessors, whole_vector
+from opgauge.ops._cuda.source import CudaSource, Gpu, current_gpu, multiprocessors
 from opgauge.ops._cuda.struct import DIVISOR, divisor, pack
+from opgauge.ops._cuda.vectors import whole_vector
 from opgauge.ops.conv_data_grad.cuda_depthwise import PIXELS, STRIDES, TAPS, DepthwiseConfig, depthwise_config
 from opgauge.ops.conv_data_grad.cuda_direct import DirectConfig, convolve_directly, direct_config
 from opgauge.ops.conv_data_grad.cuda_gather import gather, gather_layout

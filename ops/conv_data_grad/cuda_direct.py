@@ -12,8 +12,9 @@ import numpy as np
 
 from opgauge.ops._core.dtype import FLOATS, dtype_info
 from opgauge.ops._core.kernel import Bound
-from opgauge.ops._cuda.source import CudaSource, Gpu, widest_vector
+from opgauge.ops._cuda.source import CudaSource, Gpu
 from opgauge.ops._cuda.struct import DIVISOR, pack
+from opgauge.ops._cuda.vectors import widest_vector
 from opgauge.ops.conv_data_grad.op import ConvGeometry, three
 
 AXES, THREADS, WARP, SECTOR_BYTES = 3, 256, 32, 32

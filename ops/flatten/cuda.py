@@ -10,6 +10,7 @@ from opgauge.ops._core.broadcast import merge_strides
 from opgauge.ops._core.errors import ShapeError
 from opgauge.ops._core.kernel import Bound
 from opgauge.ops._core.registry import kernel
+from opgauge.ops._cuda.bind import bind_launch
 from opgauge.ops._cuda.pointwise import (
     APART_BYTES,
     AXES,
@@ -62,14 +63,13 @@ def flatten(*, x: Any, start_axis: int, stop_axis: int, copy: bool, out: dict[st
         launch = flat(x.nbytes, VECTOR_BYTES, 1) if aligned else flat(x.size, 1, itemsize)
         if aligned or launch.extent == "APART":
             word = WORDS[1 if aligned else itemsize]
-            function = SOURCE.function(f"copy<{word}, {launch.width}, {launch.extent}>")
-            return lambda: function(launch.grid, launch.block, (x, result, *launch.numbers))
+            expression = f"copy<{word}, {launch.width}, {launch.extent}>"
+            return bind_launch(SOURCE, expression, launch.grid, launch.block, (x, result, *launch.numbers))
     merged = merge_strides(x.shape, tuple(step // itemsize for step in x.strides))
     if len(merged.lengths) > AXES:
         msg = f"a strided tensor of {len(merged.lengths)} axes that cannot be merged; up to {AXES} are gathered"
         raise ShapeError(msg)
     axes = most_axes(len(merged.lengths))
-    function = SOURCE.function(f"gather<{WORDS[itemsize]}, {axes}>")
     grid, block = one_per_thread(x.size, 1)
     gathered = (x, result, np.uint32(x.size), axes_struct(merged, axes), strides_struct(*merged.strides, axes=axes))
-    return lambda: function(grid, block, gathered)
+    return bind_launch(SOURCE, f"gather<{WORDS[itemsize]}, {axes}>", grid, block, gathered)

@@ -13,6 +13,7 @@ from opgauge.ops._core.dtype import FLOATS, accumulating, dtype_info
 from opgauge.ops._core.kernel import Bound
 from opgauge.ops._core.op import Shape
 from opgauge.ops._core.registry import kernel
+from opgauge.ops._cuda.bind import bind_launch
 from opgauge.ops._cuda.pointwise import (
     AXES,
     AXES_COMPILED,
@@ -33,8 +34,9 @@ from opgauge.ops._cuda.reduction.elements import elements_templates
 from opgauge.ops._cuda.reduction.plan import CONSTANTS as REDUCTION
 from opgauge.ops._cuda.reduction.plan import STRUCTS
 from opgauge.ops._cuda.reduction.rows import beside_templates
-from opgauge.ops._cuda.source import CudaSource, flag, widest_vector
+from opgauge.ops._cuda.source import CudaSource, flag
 from opgauge.ops._cuda.struct import divisor
+from opgauge.ops._cuda.vectors import widest_vector
 
 LARGE_BYTES = 256 << 20
 """Bytes of a result from which, with a weight tensor, blocks are large and fewer stores are evict_last; 128 MB is as
@@ -134,16 +136,15 @@ def lerp(*, x: Any, y: Any, weight: Any, out: dict[str, Any]) -> Bound:
         width, extent, grid, block, numbers = flat(result.size, width, x.dtype.itemsize)
         if tensor is not None and extent != "APART" and width > 1 and result.nbytes >= LARGE_BYTES:
             extent, grid, block = "LARGE", (-(-int(numbers[1]) // LARGE_THREADS),), (LARGE_THREADS,)
-        function = SOURCE.function(f"lerp_flat<{ctype}, {width}, {flag(tensor is not None)}, {extent}, {block[0]}>")
-        arguments = (*operands, *numbers, number)
-        return lambda: function(grid, block, arguments)
+        expression = f"lerp_flat<{ctype}, {width}, {flag(tensor is not None)}, {extent}, {block[0]}>"
+        return bind_launch(SOURCE, expression, grid, block, (*operands, *numbers, number))
     if result.size >= LARGEST:
         return in_halves(lerp, result.shape, {"x": x, "y": y, "weight": weight}, out)
     steps = merge_operands(result.shape, x.shape, y.shape, *(() if tensor is None else (tensor.shape,)))
     launch = broadcast_launch(steps, [array for array in (x, y, tensor) if array is not None], [result])
-    function = SOURCE.function(f"lerp_{launch.kind}<{ctype}, {launch.template}, {flag(tensor is not None)}>")
+    expression = f"lerp_{launch.kind}<{ctype}, {launch.template}, {flag(tensor is not None)}>"
     arguments = (x, y, result, number if tensor is None else tensor, *launch.walked, *launch.dense)
-    return lambda: function(launch.grid, launch.block, arguments)
+    return bind_launch(SOURCE, expression, launch.grid, launch.block, arguments)
 
 
 class BroadcastLaunch(NamedTuple):

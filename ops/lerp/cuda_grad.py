@@ -16,12 +16,14 @@ from opgauge.ops._core.errors import AxisError
 from opgauge.ops._core.kernel import Bound
 from opgauge.ops._core.op import Params, Shape, Shapes
 from opgauge.ops._core.registry import kernel
+from opgauge.ops._cuda.bind import bind_launch
 from opgauge.ops._cuda.pointwise import LARGEST, THREADS, flat, flat_width
 from opgauge.ops._cuda.reduction.launch import bind_plan
 from opgauge.ops._cuda.reduction.plan import most_partials
 from opgauge.ops._cuda.reduction.problem import GpuSize, ReduceProblem
-from opgauge.ops._cuda.source import flag, multiprocessors, whole_vector
+from opgauge.ops._cuda.source import flag, multiprocessors
 from opgauge.ops._cuda.struct import address, pack
+from opgauge.ops._cuda.vectors import whole_vector
 from opgauge.ops.lerp.cuda import (
     CROSSED_ROWS,
     CTYPES,
@@ -146,16 +148,16 @@ def _unsummed(*, dout: Any, weight: Any, out: dict[str, Any], subtract: bool) ->
         width = flat_width(dout, tensor, dx, dy)
         launch = flat(dout.size, width, dout.dtype.itemsize, is_kept=True)
         flags = f"{flag(tensor is not None)}, {flag(subtract)}"
-        function = SOURCE.function(f"grad_flat<{ctype}, {launch.width}, {launch.extent}, {flags}>")
         rest = wide(1 - weight) if tensor is None else wide(0)
         arguments: tuple[Any, ...] = (dout, tensor, dx, dy, *launch.numbers[:2], number, rest)
-        return lambda: function(launch.grid, launch.block, arguments)
+        expression = f"grad_flat<{ctype}, {launch.width}, {launch.extent}, {flags}>"
+        return bind_launch(SOURCE, expression, launch.grid, launch.block, arguments)
     if dout.size >= LARGEST:
         return in_halves(partial(_unsummed, subtract=subtract), dout.shape, {"dout": dout, "weight": tensor}, out)
     broadcast = broadcast_launch(merge_operands(dout.shape, tensor.shape), [tensor], [dout, dx, dy])
-    function = SOURCE.function(f"grad_{broadcast.kind}<{ctype}, {broadcast.template}>")
+    expression = f"grad_{broadcast.kind}<{ctype}, {broadcast.template}>"
     arguments = (dout, tensor, dx, dy, *broadcast.walked)
-    return lambda: function(broadcast.grid, broadcast.block, arguments)
+    return bind_launch(SOURCE, expression, broadcast.grid, broadcast.block, arguments)
 
 
 def _fused(dout: Any, summed: Any, other: Any, shape: Shape, factors: tuple[Any, Any], workspace: Any) -> Bound | None:
@@ -198,7 +200,7 @@ def _crossed(
         return None
     over_steps = layouts.index(steps)
     kept, walked = gradients[over_steps], gradients[1 - over_steps]
-    function = SOURCE.function(f"grad_crossed<{CTYPES[dout.dtype.name]}, {width}>")
     sizes = (*map(np.int32, (steps.length, rows.length, inner.c)), np.int64(steps.c), np.int64(rows.c))
     arguments = (dout, kept, walked, factors[over_steps], factors[1 - over_steps], *sizes)
-    return lambda: function((across, outer.a), (THREADS,), arguments)
+    expression = f"grad_crossed<{CTYPES[dout.dtype.name]}, {width}>"
+    return bind_launch(SOURCE, expression, (across, outer.a), (THREADS,), arguments)

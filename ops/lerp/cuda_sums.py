@@ -12,10 +12,12 @@ from opgauge.ops._core.errors import ShapeError
 from opgauge.ops._core.kernel import Bound
 from opgauge.ops._core.op import Array, Shape
 from opgauge.ops._core.plans import announce
+from opgauge.ops._cuda.bind import bind_launch, holding
 from opgauge.ops._cuda.pointwise import AXES, LARGEST
 from opgauge.ops._cuda.reduction.elements import FEW_DIGITS, jumps_of
-from opgauge.ops._cuda.source import CudaSource, flag, multiprocessors, whole_vector
+from opgauge.ops._cuda.source import CudaSource, flag, multiprocessors
 from opgauge.ops._cuda.struct import DIVISOR, address, pack, pointer
+from opgauge.ops._cuda.vectors import whole_vector
 from opgauge.ops.lerp.cuda import CTYPES, FLAGS, WIDTHS
 from opgauge.ops.lerp.sums import COLLECTED, SUM_THREADS, AxisGroup, SumPlan, sum_plan, sum_plans_of_two
 
@@ -110,7 +112,7 @@ def bind_sum(
 ) -> Bound:
     """One launch for one or two gradients summed over the same axes, and optionally one that is not.
 
-    workspace: zeros, for flagged partial sums.
+    workspace: zeros, for flagged partial sums. It and the gradients are held: arguments have their addresses alone.
     """
     beside = None if other is None else other.out
     index = SHORT if dout.size < LARGEST else LONG
@@ -118,14 +120,11 @@ def bind_sum(
     plan = sum_plan(dout.shape, summed[0].shape, _shape(tensor), widest, multiprocessors())
     announce(plan)
     flags = f"{plan.width}, {flag(plan.rows)}, {flag(plan.spread)}, {len(summed)}, {index}"
-    function = SUMS.function(f"reduce_any<{CTYPES[dout.dtype.name]}, {flags}>")
     arguments = (dout, tensor, _pack_task(plan, accumulating(dout), index, summed, other, workspace))
     held = (workspace, beside, *(one.out for one in summed))
 
-    def run(_held: Any = held) -> None:  # the arguments contain their addresses alone
-        function((plan.blocks, plan.splits), (plan.threads,), arguments)
-
-    return run
+    expression = f"reduce_any<{CTYPES[dout.dtype.name]}, {flags}>"
+    return holding(held, bind_launch(SUMS, expression, (plan.blocks, plan.splits), (plan.threads,), arguments))
 
 
 def bind_two(dout: Any, tensor: Any, gradients: tuple[SummedGradient, SummedGradient]) -> Bound | None:
@@ -136,17 +135,13 @@ def bind_two(dout: Any, tensor: Any, gradients: tuple[SummedGradient, SummedGrad
         return None
     for plan in plans:
         announce(plan)
-    function = SUMS.function(f"reduce_two<{CTYPES[dout.dtype.name]}, {', '.join(flag(plan.rows) for plan in plans)}>")
+    expression = f"reduce_two<{CTYPES[dout.dtype.name]}, {', '.join(flag(plan.rows) for plan in plans)}>"
     wide = accumulating(dout)
     tasks = (_pack_task(plan, wide, SHORT, [one], None, None) for plan, one in zip(plans, gradients, strict=True))
     first, second = plans
     arguments = (dout, tensor, np.int32(first.blocks), *tasks)
     grid, block = (first.blocks + second.blocks,), (first.threads,)
-
-    def run(_held: Any = gradients) -> None:  # as in bind_sum
-        function(grid, block, arguments)
-
-    return run
+    return holding(gradients, bind_launch(SUMS, expression, grid, block, arguments))
 
 
 def _shape(tensor: Any) -> Shape:

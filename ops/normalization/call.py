@@ -11,8 +11,8 @@ import numpy as np
 from opgauge.ops._core.dtype import dtype_info
 from opgauge.ops._core.tuning import Parameter
 from opgauge.ops._core.tuning import declare as declare_parameter
-from opgauge.ops._cuda.source import widest_vector
 from opgauge.ops._cuda.struct import pointer
+from opgauge.ops._cuda.vectors import widest_vector
 
 THREADS = 256
 WARP = 32

@@ -10,16 +10,10 @@ from opgauge.ops._core.backend import cupy
 from opgauge.ops._core.dtype import dtype_info
 from opgauge.ops._core.errors import BackendError
 from opgauge.ops._core.kernel import Bound
-from opgauge.ops._cuda.source import (
-    HOPPER,
-    CudaSource,
-    architecture,
-    flag,
-    multiprocessors,
-    shared_memory_bytes,
-    widest_vector,
-)
+from opgauge.ops._cuda.bind import bind_launch
+from opgauge.ops._cuda.source import HOPPER, CudaSource, architecture, flag, multiprocessors, shared_memory_bytes
 from opgauge.ops._cuda.struct import divisor
+from opgauge.ops._cuda.vectors import widest_vector
 from opgauge.ops.normalization.call import (
     LARGEST_SIZE,
     LETTER,
@@ -121,13 +115,13 @@ def _alone(call: Call) -> Bound | None:
     if found is None or call.x.size >= LARGEST_SIZE:
         return None
     vectors, threads, together = found
-    function = SOURCE.function(f"normalize_alone<{call.ctype}, {width}, {vectors}, {flag(call.adds)}>")
     sizes = map(np.int32, (view.images * view.post // width, view.channels, view.post, threads))
     shift = threads.bit_length() - 1 if together > 1 else 31
     walk = (divisor(view.post // width), np.int32(shift | (together.bit_length() - 1) << 5))
     arguments = (call.x, call.gamma, call.beta, *sizes, *walk, call.y, *call.numbers, call.addend, call.statistics)
     grid, block = (view.channels // together,), (threads * together,)
-    return lambda: function(grid, block, arguments)
+    expression = f"normalize_alone<{call.ctype}, {width}, {vectors}, {flag(call.adds)}>"
+    return bind_launch(SOURCE, expression, grid, block, arguments)
 
 
 def _once(call: Call) -> Bound | None:

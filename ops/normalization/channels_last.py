@@ -8,6 +8,7 @@ import numpy as np
 
 from opgauge.ops._core.dtype import dtype_info
 from opgauge.ops._core.kernel import Bound
+from opgauge.ops._cuda.bind import bind_launch
 from opgauge.ops._cuda.source import CudaSource, flag, multiprocessors, shared_memory_bytes
 from opgauge.ops._cuda.struct import divisor
 from opgauge.ops.normalization.call import (
@@ -208,11 +209,10 @@ def _short(call: Call) -> Bound | None:
     how = Short.of(view, width)
     if how is None or call.x.size >= LARGEST_SIZE:
         return None
-    function = SOURCE.function(how.expression(call.ctype))
     sizes = (np.int32(view.images), np.int32(view.channels), np.int32(how.share(view.images)))
     arguments = (*call.arrays, call.statistics, *sizes, *call.numbers)
     grid, block = (how.blocks(view.channels),), (WARP * how.warps(view.images),)
-    return lambda: function(grid, block, arguments)
+    return bind_launch(SOURCE, how.expression(call.ctype), grid, block, arguments)
 
 
 def _columns(call: Call) -> Bound:

@@ -8,9 +8,11 @@ import numpy as np
 
 from opgauge.ops._core.dtype import dtype_info
 from opgauge.ops._core.kernel import Bound
+from opgauge.ops._cuda.bind import bind_launch
 from opgauge.ops._cuda.pointwise import evict_last_bytes
-from opgauge.ops._cuda.source import CudaSource, flag, multiprocessors, widest_vector
+from opgauge.ops._cuda.source import CudaSource, flag, multiprocessors
 from opgauge.ops._cuda.struct import divisor
+from opgauge.ops._cuda.vectors import widest_vector
 from opgauge.ops.normalization.call import MOST_PARTIALS, STATISTICS, THREADS, WIDTHS, Call, View
 from opgauge.ops.normalization.channels_last import lanes_across
 
@@ -53,22 +55,22 @@ def _reduce(call: Call) -> Bound:
     vectors = view.images * view.post // width
     wanted = min(_most_splits(view), -(-_REDUCE_BLOCKS * multiprocessors() // view.channels))
     share = -(-vectors // wanted)
-    function = SOURCE.function(f"reduce_rows<{call.ctype}, {width}>")
     sizes = map(np.int32, (vectors, view.channels, view.post, share))
     places = divisor(view.post // width)
     arguments = (call.x, call.statistics, call.flagged, call.counters, *sizes, places, *call.numbers)
-    return lambda: function((view.channels, -(-vectors // share)), (THREADS,), arguments)
+    grid = view.channels, -(-vectors // share)
+    return bind_launch(SOURCE, f"reduce_rows<{call.ctype}, {width}>", grid, (THREADS,), arguments)
 
 
 def apply(call: Call, mean: Any, spread: Any, *, inference: bool) -> Bound:
     """Launch for y by given means and, in inference, variances; 1 / sqrt(variance + epsilon) otherwise."""
     view, width = call.view, call.width
     vectors = call.x.size // width
-    function = SOURCE.function(f"apply_rows<{call.ctype}, {width}, {flag(inference)}>")
     divisors = (divisor(view.post // width), divisor(view.channels))
     kept = evict_last_bytes() // (THREADS * width * call.itemsize) if inference else 0
     arguments = (*call.arrays, mean, spread, call.epsilon, np.uint32(vectors), *divisors, np.uint32(kept))
-    return lambda: function((-(-vectors // THREADS),), (THREADS,), arguments)
+    expression = f"apply_rows<{call.ctype}, {width}, {flag(inference)}>"
+    return bind_launch(SOURCE, expression, (-(-vectors // THREADS),), (THREADS,), arguments)
 
 
 def apply_columns(call: Call, mean: Any, variance: Any) -> Bound:
@@ -77,10 +79,9 @@ def apply_columns(call: Call, mean: Any, variance: Any) -> Bound:
     lanes, across = lanes_across(view, width)
     many = _APPLY_BLOCKS * multiprocessors() // (2 * across)
     down = max(1, min(many, -(-view.images * lanes // THREADS)))
-    function = SOURCE.function(f"apply_columns<{call.ctype}, {width}>")
     sizes = map(np.int32, (view.images, view.channels, lanes))
     arguments = (*call.arrays, mean, variance, *sizes, call.epsilon)
-    return lambda: function((across, down), (THREADS,), arguments)
+    return bind_launch(SOURCE, f"apply_columns<{call.ctype}, {width}>", (across, down), (THREADS,), arguments)
 
 
 def bind(call: Call, mean: Any, inverse: Any) -> Bound:

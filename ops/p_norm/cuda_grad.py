@@ -12,15 +12,19 @@ from opgauge.ops._core.dtype import FLOATS, accumulating, accumulator_info, dtyp
 from opgauge.ops._core.kernel import Bound
 from opgauge.ops._core.op import Params, Shapes
 from opgauge.ops._core.registry import kernel
+from opgauge.ops._cuda.bind import bind_launch
+from opgauge.ops._cuda.pointwise import SINGLE_THREADS
 from opgauge.ops._cuda.reduction.launch import (
     column_lanes,
     layout_struct,
 )
 from opgauge.ops._cuda.reduction.problem import LINE_VECTORS, touched_vectors
-from opgauge.ops._cuda.source import flag, multiprocessors, whole_vector
+from opgauge.ops._cuda.source import flag, multiprocessors
 from opgauge.ops._cuda.struct import divisor
+from opgauge.ops._cuda.vectors import whole_vector
 from opgauge.ops.p_norm.cuda import axes_of, order_of
 from opgauge.ops.p_norm.cuda_source import (
+    APART_EACH,
     COLUMNS_EACH,
     CTYPES,
     GRAD_MODES,
@@ -53,6 +57,9 @@ _SHORT_COLUMNS = 1 << 11
 """Maximum vectors along the last axis for one pass, with norms from cache; 8192 is as fast on an H200."""
 _SHORT_ROW = 16
 """Maximum elements of a row that each of its threads reads, to count ties."""
+_APART_COLUMNS = 1 << 8
+"""Minimum elements of rows that are traversed as columns where x and dx share no vectors: rows of 1000 take 0.6 of the
+time, rows of 100 take 1.7."""
 _FEW = 1 << 16
 """Elements up to which a thread computes one, unless rows are whole vectors: 50 norms of one element took 1.68 us, not
 0.90, as threads waited for one norm after another. 200000 elements take 17 % longer so."""
@@ -125,36 +132,31 @@ def _gradient(p: float, layout: Reduction, x: Any, y: Any, dy: Any, dx: Any) -> 
     arrays = (x, y, dy, dx)
     shift = _shift(x, dx)
     whole = _is_whole(shift, layout.length, width)
-    if layout.b == layout.c == 1 and not whole and x.size <= _FEW:
-        return _few(mode, q, layout.length, arrays)
     if layout.length == 1 and whole_vector(x, x.size, *arrays) == width:  # every element has its own norm
         layout = Reduction(1, 1, 1, 1, x.size)
-    if layout.b == layout.c == 1 and shift is not None and x.size < (1 << 31) - (1 << 20):
+    are_rows, is_few = layout.b == layout.c == 1, x.size <= _FEW
+    is_apart = are_rows and shift is None and layout.length >= _APART_COLUMNS
+    if are_rows and not is_apart and x.size < (1 << 31) - (1 << 20) and (whole or not is_few):
         vectors = 2 if width > 2 and x.nbytes in PAIRED else 1
-        blocks = max(1, -(-(x.size + shift) // (width * vectors * ROW_THREADS)))
         name = rows_kernel(width)
+        if shift is None:
+            name, width, shift, vectors = "grad_rows", 1, 0, APART_EACH
+        blocks = max(1, -(-(x.size + shift) // (width * vectors * ROW_THREADS)))
         numbers: tuple[Any, ...] = (q, np.int32(x.size), np.int32(shift), divisor(layout.length))
         if whole:
             name, numbers = "grad_rows_aligned", (q, np.uint32(x.size // width), divisor(layout.length // width))
-        function = SOURCE.function(f"{name}<{ctype}, {width}, {mode}, {vectors}>")
-        return lambda: function((blocks,), (ROW_THREADS,), (*arrays, *numbers))
+        expression = f"{name}<{ctype}, {width}, {mode}, {vectors}>"
+        return bind_launch(SOURCE, expression, (blocks,), (ROW_THREADS,), (*arrays, *numbers))
     swept = layout.r2 == 1 and x.size < width << 31 and (layout.length == 1 or layout.c // width <= _SHORT_COLUMNS)
-    if swept and whole_vector(x, layout.c, *arrays) == width:
-        function = SOURCE.function(f"grad_short_columns<{ctype}, {width}, {mode}>")
+    if swept and (is_few or whole_vector(x, layout.c, *arrays) == width):
+        width, threads = (1, SINGLE_THREADS) if is_few else (width, ROW_THREADS)
         size = x.size // width
         rest = (q, np.uint32(size), divisor(layout.c // width), divisor(layout.r1))
-        return lambda: function((-(-size // ROW_THREADS),), (ROW_THREADS,), (*arrays, *rest))
+        expression = f"grad_short_columns<{ctype}, {width}, {mode}>"
+        return bind_launch(SOURCE, expression, (-(-size // threads),), (threads,), (*arrays, *rest))
     target = _GRAD_BLOCKS * multiprocessors()
     vector, grid, block, struct = _columns(layout, arrays, layout.length, target)
-    function = SOURCE.function(f"grad_columns<{ctype}, {vector}, {mode}>")
-    return lambda: function(grid, block, (*arrays, q, struct))
-
-
-def _few(mode: str, q: Any, length: int, arrays: tuple[Any, ...]) -> Bound:
-    x = arrays[0]
-    function = SOURCE.function(f"grad_few<{CTYPES[x.dtype.name]}, {mode}>")
-    arguments = (*arrays, np.int32(x.size), divisor(length), q)
-    return lambda: function((-(-x.size // ROW_THREADS),), (ROW_THREADS,), arguments)
+    return bind_launch(SOURCE, f"grad_columns<{ctype}, {vector}, {mode}>", grid, block, (*arrays, q, struct))
 
 
 def _shift(x: Any, dx: Any) -> int | None:
@@ -191,16 +193,18 @@ def _inf_gradient(layout: Reduction, x: Any, y: Any, dy: Any, dx: Any, workspace
     width, rows = WIDTHS[x.dtype.name], block[1]
     least = 1 if width == 4 else MINIMUM_EACH * rows
     if layout.r2 == 1 and vector == width and least <= layout.length <= min(COLUMNS_EACH * rows, MOST_COUNTED):
-        function = SOURCE.function(f"grad_inf_columns_block<{CTYPES[x.dtype.name]}, {vector}>")
-        return lambda: function(grid, block, (*arrays, struct))
-    function = SOURCE.function(f"grad_inf_columns_grid<{CTYPES[x.dtype.name]}, {vector}>")
-    return lambda: function(grid, block, (*arrays, struct, workspace))
+        expression = f"grad_inf_columns_block<{CTYPES[x.dtype.name]}, {vector}>"
+        return bind_launch(SOURCE, expression, grid, block, (*arrays, struct))
+    expression = f"grad_inf_columns_grid<{CTYPES[x.dtype.name]}, {vector}>"
+    return bind_launch(SOURCE, expression, grid, block, (*arrays, struct, workspace))
 
 
 def _inf_rows(layout: Reduction, arrays: tuple[Any, ...], workspace: Any) -> Bound:
     x, dx = arrays[0], arrays[3]
     if dx.size <= _FEW and layout.length <= _SHORT_ROW:
-        return _few("EXTREMUM", accumulating(x)(0), layout.length, arrays)
+        numbers: tuple[Any, ...] = (np.int32(dx.size), divisor(layout.length))
+        grid, expression = (-(-dx.size // SINGLE_THREADS),), f"grad_inf_few<{CTYPES[x.dtype.name]}>"
+        return bind_launch(SOURCE, expression, grid, (SINGLE_THREADS,), (*arrays, *numbers))
     rows, length, found = layout.a, layout.length, _shift(x, dx)
     width, shift = WIDTHS[x.dtype.name], found
     few = dx.size <= _FEW and length <= ROW_THREADS and not _is_whole(shift, length, width)
@@ -211,15 +215,15 @@ def _inf_rows(layout: Reduction, arrays: tuple[Any, ...], workspace: Any) -> Bou
         most = min(ROW_THREADS, (SHORT_EACH * ROW_THREADS - 1) * width // length)
         filling = width // gcd(length, width)  # rows that together are whole vectors
         most = most // filling * filling or most
-        function = SOURCE.function(f"grad_inf_short_rows<{ctype}, {width}>")
-        numbers: tuple[Any, ...] = (np.int64(rows), np.int32(most), np.int32(shift), divisor(length))
-        return lambda: function((-(-rows // most),), (ROW_THREADS,), (*arrays, *numbers))
+        expression = f"grad_inf_short_rows<{ctype}, {width}>"
+        numbers = (np.int64(rows), np.int32(most), np.int32(shift), divisor(length))
+        return bind_launch(SOURCE, expression, (-(-rows // most),), (ROW_THREADS,), (*arrays, *numbers))
     most = touched_vectors(rows, length, width, shift)
     if most > PART_EACH * THREADS and rows < _resident() and length < LONGEST_SHARED:
         share, parts = _parts(most)
         fixups = max(1, min(parts, min(FIXUPS * multiprocessors(), MOST_FIXUPS) // rows))
         whole = flag(_is_whole(shift, length, width))
-        function = SOURCE.function(f"grad_inf_rows_grid<{ctype}, {width}, {whole}>")
+        expression = f"grad_inf_rows_grid<{ctype}, {width}, {whole}>"
         blocks, waiting = rows * parts, rows * fixups
         shares = (
             np.int64(length),
@@ -231,10 +235,10 @@ def _inf_rows(layout: Reduction, arrays: tuple[Any, ...], workspace: Any) -> Bou
         )
         words = rows * COUNT_BYTES, (rows + waiting) * COUNT_BYTES
         flagged = (workspace[: words[0]], workspace[words[0] : words[1]], workspace[words[1] :])
-        return lambda: function((blocks + waiting,), (THREADS,), (*arrays, *shares, *flagged))
+        return bind_launch(SOURCE, expression, (blocks + waiting,), (THREADS,), (*arrays, *shares, *flagged))
     name, number = ("rows_block", np.int32) if most <= ROW_EACH * THREADS else ("rows_loop", np.int64)
-    function = SOURCE.function(f"grad_inf_{name}<{ctype}, {width}>")
-    return lambda: function((rows,), (THREADS,), (*arrays, number(length), np.int32(shift)))
+    expression = f"grad_inf_{name}<{ctype}, {width}>"
+    return bind_launch(SOURCE, expression, (rows,), (THREADS,), (*arrays, number(length), np.int32(shift)))
 
 
 def _parts(vectors: int) -> tuple[int, int]:

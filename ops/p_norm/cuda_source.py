@@ -5,6 +5,7 @@ from __future__ import annotations
 from math import inf
 
 from opgauge.ops._core.dtype import FLOATS, dtype_info
+from opgauge.ops._cuda.pointwise import SINGLE_THREADS
 from opgauge.ops._cuda.reduction.columns import MOST_LANES
 from opgauge.ops._cuda.reduction.launch import COLUMNS_LAYOUT, expressions
 from opgauge.ops._cuda.reduction.plan import CONSTANTS, STRUCTS
@@ -17,6 +18,8 @@ SHORT_EACH, ROW_EACH, PART_EACH = 2, 4, 4
 COLUMNS_EACH, MINIMUM_EACH, MOST_COUNTED = 8, 4, 255
 """Column blocks: vectors per thread, minimum for vectors of other than four elements, as fewer blocks are resident
 then; maximum rows, whose ties are counted in bytes."""
+APART_EACH = 4
+"""Elements per thread of a gradient at addresses that allow no vectors."""
 INF_RESIDENT = 4
 """Resident blocks per multiprocessor on every device, for blocks that wait for others."""
 WIDTHS = {name: 16 // dtype_info(name).itemsize for name in FLOATS}
@@ -51,8 +54,8 @@ def _expressions() -> tuple[str, ...]:
         for mode in (*GRAD_MODES.values(), "GENERAL", "BELOW_ONE"):
             for name in (rows_kernel(width), "grad_rows_aligned"):
                 found += [f"{name}<{ctype}, {width}, {mode}, {vectors}>" for vectors in (1, 2)[: min(width // 2, 2)]]
-            found.append(f"grad_few<{ctype}, {mode}>")
-            found.append(f"grad_short_columns<{ctype}, {width}, {mode}>")
+            found.append(f"grad_rows<{ctype}, 1, {mode}, {APART_EACH}>")
+            found += [f"grad_short_columns<{ctype}, {wide}, {mode}>" for wide in (1, width)]
             found += [f"grad_columns<{ctype}, {wide}, {mode}>" for wide in (1, width)]
         for wide in (1, width):
             found += [
@@ -61,7 +64,7 @@ def _expressions() -> tuple[str, ...]:
             ]
             found += [f"grad_inf_rows_grid<{ctype}, {wide}, {whole}>" for whole in ("true", "false")[:wide]]
         found.append(f"grad_inf_columns_block<{ctype}, {width}>")
-        found.append(f"grad_few<{ctype}, EXTREMUM>")
+        found.append(f"grad_inf_few<{ctype}>")
         found += [f"{name}<{ctype}>" for name in ("grad_part", "grad_spread", "grad_fuse")]
     return tuple(found)
 
@@ -73,6 +76,7 @@ SOURCE = CudaSource(
     constants={
         **CONSTANTS,
         "GRAD_THREADS": THREADS,
+        "SINGLE_THREADS": SINGLE_THREADS,
         "ROW_THREADS": ROW_THREADS,
         "SHORT_EACH": SHORT_EACH,
         "ROW_EACH": ROW_EACH,

@@ -3,8 +3,8 @@
 #include "columns.cuh"
 #include "norm.cuh"
 
-// porder 0, 1, 2, 3, 1.5, 2.5, >1, <1, +-inf
-enum GradMode { FLAT, SIGN, LINEAR, QUADRATIC, ROOT, ROOT_CUBED, GENERAL, BELOW_ONE, EXTREMUM };
+// porder 0, 1, 2, 3, 1.5, 2.5, >1, <1
+enum GradMode { FLAT, SIGN, LINEAR, QUADRATIC, ROOT, ROOT_CUBED, GENERAL, BELOW_ONE };
 
 // dy and 1 / y, with y scaled to a range in which neither it nor its reciprocal is subnormal.
 template <typename A>
@@ -214,18 +214,19 @@ __global__ void __launch_bounds__(ROW_THREADS, ROWS_16BIT_RESIDENT<GRAD_MODE>) g
   }
 }
 
-// grad_short_columns: a vector per thread, along c.
-// Layout   x, dx[a][r1][c]; y, dy[a][c]      Grid  vectors / ROW_THREADS      Block  ROW_THREADS      Writes  dx
+// grad_short_columns: a vector per thread, along c; an element where there are few.
+// Layout   x, dx[a][r1][c]; y, dy[a][c]      Grid  vectors / SWEPT_THREADS      Block  SWEPT_THREADS      Writes  dx
 // Needs    rows of few whole vectors
 // Why      norms of few columns stay in the L1 cache, so that one pass in memory order is fastest
+template <int V>
+constexpr int SWEPT_THREADS = V == 1 ? SINGLE_THREADS : ROW_THREADS;
 
 template <typename T, int V, int GRAD_MODE>
-__global__ void __launch_bounds__(ROW_THREADS) grad_short_columns(
+__global__ void __launch_bounds__(SWEPT_THREADS<V>) grad_short_columns(
     const T* __restrict__ x, const T* __restrict__ y, const T* __restrict__ dy, T* __restrict__ dx, Wide<T> q,
     unsigned int size, Divisor vectors, Divisor rows) {
   using A = Wide<T>;
-  const unsigned int vector = blockIdx.x * ROW_THREADS + threadIdx.x;
-  if (vector >= size) return;
+  const unsigned int own = blockIdx.x * SWEPT_THREADS<V> + threadIdx.x, vector = min(own, size - 1);
   const unsigned int row = quotient(vector, vectors), column = remainder(vector, row, vectors);
   const long long at = static_cast<long long>(vector) * V;
   const long long result = (static_cast<long long>(quotient(row, rows)) * vectors.value + column) * V;
@@ -236,7 +237,7 @@ __global__ void __launch_bounds__(ROW_THREADS) grad_short_columns(
     const Scale<A> by = scale_of<A, GRAD_MODE>(widen(norms.at[i]), widen(grads.at[i]));
     values.at[i] = narrow<T>(gradient<A, GRAD_MODE>(widen(values.at[i]), by, q));
   }
-  store_evict_last<T, V>(dx + at, values);
+  if (own < size) store_evict_last<T, V>(dx + at, values);
 }
 
 // Calls `use` for every vector along a thread's columns, with its offset and index, in order, several loads in flight;

@@ -1,4 +1,4 @@
-// Gradients of p_norm of few elements.
+// Gradients of the largest or smallest magnitude, of few elements in short rows.
 #pragma once
 #include "ties.cuh"
 
@@ -17,23 +17,17 @@ __device__ __forceinline__ int count_ties(const T* row, unsigned int end, const 
   return count;
 }
 
-// grad_few: a thread computes an element; for EXTREMUM it counts the ties of its row.
-// Layout   x, dx[rows][length]; y, dy[rows]      Grid  size / ROW_THREADS      Block  ROW_THREADS      Writes  dx
-// Why      few elements are bound by latency: threads wait neither for a second norm nor for each other
-template <typename T, int GRAD_MODE>
-__global__ void __launch_bounds__(ROW_THREADS, GRAD_RESIDENT<T, GRAD_MODE>) grad_few(
+// grad_inf_few: a thread computes an element, and counts the ties of its row.
+// Layout   x, dx[rows][length]; y, dy[rows]      Grid  size / SINGLE_THREADS      Block  SINGLE_THREADS      Writes  dx
+// Why      few elements are bound by latency: threads do not wait for each other
+template <typename T>
+__global__ void __launch_bounds__(SINGLE_THREADS) grad_inf_few(
     const T* __restrict__ x, const T* __restrict__ y, const T* __restrict__ dy, T* __restrict__ dx, int size,
-    Divisor length, Wide<T> q) {
-  using A = Wide<T>;
-  const int own = blockIdx.x * ROW_THREADS + threadIdx.x, at = min(own, size - 1);
+    Divisor length) {
+  const int own = blockIdx.x * SINGLE_THREADS + threadIdx.x, at = min(own, size - 1);
   const unsigned int row = quotient(at, length);
   const T element = x[at], norm = y[row], grad = dy[row];
-  T result;
-  if constexpr (GRAD_MODE == EXTREMUM) {
-    const int count = count_ties(x + row * length.value, length.value, TieShare<T>(norm, grad));
-    result = TieShare<T>(norm, grad, static_cast<A>(count)).of(element);
-  } else {
-    result = narrow<T>(gradient<A, GRAD_MODE>(widen(element), scale_of<A, GRAD_MODE>(widen(norm), widen(grad)), q));
-  }
+  const int count = count_ties(x + row * length.value, length.value, TieShare<T>(norm, grad));
+  const T result = TieShare<T>(norm, grad, static_cast<Wide<T>>(count)).of(element);
   store_where<T, 1, false>(dx + at, {result}, own < size);
 }

@@ -9,7 +9,7 @@ import numpy as np
 from opgauge.ops._core.dtype import INTS, accumulator_info, dtype_info
 from opgauge.ops._core.kernel import Bound
 from opgauge.ops._core.registry import kernel
-from opgauge.ops._cuda.pointwise import CONSTANTS, flat_launch, flat_names, flat_width
+from opgauge.ops._cuda.pointwise import CONSTANTS, bind_flat, flat_names, flat_width
 from opgauge.ops._cuda.source import CudaSource
 from opgauge.ops.scale.op import DTYPES, as_integer
 
@@ -34,6 +34,4 @@ def scale(*, x: Any, scale: Any, bias: float, bias_after_scale: bool, out: dict[
     tensor = None if isinstance(scale, float | int) else scale
     numbers = (number(0 if tensor is not None else scale), number(bias), np.bool_(bias_after_scale))
     width = flat_width(result, x)
-    function, grid, block, sizes = flat_launch(SOURCE, "scale", CTYPES[dtype], result, width)
-    arguments = (x, result, tensor, *numbers, *sizes)
-    return lambda: function(grid, block, arguments)
+    return bind_flat(SOURCE, "scale", CTYPES[dtype], result, width, (x, result, tensor, *numbers))

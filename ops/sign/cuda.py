@@ -7,7 +7,7 @@ from typing import Any
 from opgauge.ops._core.dtype import dtype_info
 from opgauge.ops._core.kernel import Bound
 from opgauge.ops._core.registry import kernel
-from opgauge.ops._cuda.pointwise import CONSTANTS, flat_launch, flat_names, flat_width
+from opgauge.ops._cuda.pointwise import CONSTANTS, bind_flat, flat_names, flat_width
 from opgauge.ops._cuda.source import CudaSource
 from opgauge.ops.sign.op import DTYPES
 
@@ -23,6 +23,4 @@ def sign(*, x: Any, out: dict[str, Any]) -> Bound:
     if x.size == 0:
         return lambda: None
     width = flat_width(result, x)
-    function, grid, block, sizes = flat_launch(SOURCE, "sign", CTYPES[x.dtype.name], result, width)
-    arguments = (x, result, *sizes)
-    return lambda: function(grid, block, arguments)
+    return bind_flat(SOURCE, "sign", CTYPES[x.dtype.name], result, width, (x, result))

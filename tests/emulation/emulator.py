@@ -31,7 +31,7 @@ from opgauge.harness.worker.inputs import Inputs
 from opgauge.harness.worker.verify import expect
 from opgauge.ops import Bound, Kernel, find_kernel
 from opgauge.ops._core import tuning
-from opgauge.ops._cuda import blas
+from opgauge.ops._cuda import bind, blas
 from opgauge.ops._cuda import source as source_module
 from opgauge.ops._cuda.source import INCLUDE, CudaSource
 from tests.emulation.cublas import emulated_cuda
@@ -198,6 +198,7 @@ def emulated(folder: Path) -> Iterator[Emulator]:
         patch.setattr(source_module, "_attribute", lambda device, name: ATTRIBUTES[name])
         patch.setattr(source_module, "_capability", lambda device: CAPABILITY)
         patch.setattr(CudaSource, "function", function)
+        patch.setattr(bind, "fix", lambda *_: None)
         patch.setattr(tuning, "device_model", lambda backend, index=0: MODEL)
         tuning._forget()
         yield made

@@ -12,7 +12,7 @@ import pytest
 
 from opgauge.harness.measure.cuda import CudaTimer
 from opgauge.harness.worker.bits import is_array
-from opgauge.harness.worker.device_settings import is_exhausted
+from opgauge.harness.worker.device_settings import has_strange_context, is_exhausted
 from opgauge.harness.worker.state import observe, restore
 
 GIB = 1 << 30
@@ -165,12 +165,38 @@ def test_a_cache_that_was_set_aside_is_given_up(device: ImaginedDevice, monkeypa
     assert called == ["cuStreamSetAttribute", "cuCtxResetPersistingL2Cache"]
 
 
+@pytest.mark.parametrize(("current", "found"), [(7, False), (8, True), (0, False)])
+def test_a_context_that_is_not_the_devices_is_noticed(
+    device: ImaginedDevice, monkeypatch: pytest.MonkeyPatch, current: int, *, found: bool
+) -> None:
+    """Leaving the device in a `with` statement would hide it; none is what a lost device has."""
+    released: list[int] = []
+
+    def set_to(value: int) -> Callable[..., int]:
+        def call(place: Any, *_: Any) -> int:
+            place._obj.value = value
+            return 0
+
+        return call
+
+    driver = SimpleNamespace(
+        cuCtxGetCurrent=set_to(current),
+        cuDevicePrimaryCtxRetain=set_to(7),
+        cuDevicePrimaryCtxRelease_v2=released.append,
+    )
+    device.timer.index = 3
+    monkeypatch.setattr("ctypes.CDLL", lambda _: driver)
+    assert has_strange_context() is found
+    assert released == [3] * (current > 0)
+
+
 def test_a_process_without_a_device_reads_nothing(device: ImaginedDevice, monkeypatch: pytest.MonkeyPatch) -> None:
     """Reading a limit would create a context."""
     monkeypatch.setattr(CudaTimer, "made", [])
     device.limits.clear()
     assert observe().device == {}
     assert not is_exhausted()
+    assert not has_strange_context()
 
 
 @pytest.mark.parametrize(("taken", "kept", "found"), [(10, 85, False), (90, 0, True), (50, 0, False)])

@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 
 from opgauge.harness.errors import TreeError
-from opgauge.harness.worker import signal_handlers
+from opgauge.harness.worker import process_settings, signal_handlers
 from opgauge.harness.worker.loaded_code import keeping_code
 from opgauge.harness.worker.state import observe, restore
 
@@ -61,6 +61,11 @@ def test_variables_that_libraries_set_are_put_back_in_silence_and_others_are_tol
     os.environ["_TORCHINDUCTOR_PLANTED"] = "1"
     assert not restore(before).text
     assert "_TORCHINDUCTOR_PLANTED" not in os.environ
+    library = process_settings.c_library()
+    if library is not None:  # as readline does, which debuggers import
+        library.setenv(b"COLUMNS", b"80", 1)
+        library.setenv(b"LINES", b"24", 1)
+        assert not restore(before).text
     os.environ["OPGAUGE_PLANTED"] = "1"
     assert "OPGAUGE_PLANTED" in restore(before).text
     assert "OPGAUGE_PLANTED" not in os.environ

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from opgauge.ops._core.dtype import dtype_info
-from opgauge.ops._cuda.source import flag, widest_vector
+from opgauge.ops._cuda.source import flag
+from opgauge.ops._cuda.vectors import widest_vector
 
 EXACT, TF32 = 3, 1
 """Products per float32 product: 3xTF32 or plain TF32."""

@@ -12,6 +12,7 @@ from opgauge.ops._core.axes import MergedAxes, Reduction
 from opgauge.ops._core.kernel import Bound
 from opgauge.ops._core.op import Array
 from opgauge.ops._core.plans import announce
+from opgauge.ops._cuda.bind import bind_launch, holding
 from opgauge.ops._cuda.reduction.elements import elements_templates
 from opgauge.ops._cuda.reduction.plan import most_partials, plan
 from opgauge.ops._cuda.reduction.problem import (
@@ -127,7 +128,6 @@ def bind_plan(
     functor: its C++ name. workspace: zeros, for flagged partials. held: lives as long as the callable.
     """
     announce(found)
-    function = source.function(found.expression(functor))
     x, second, out = arrays
     arguments = (x, out, value, *found.numbers)
     if found.kernel not in {"reduce_columns_grid", "reduce_slabs_block"}:
@@ -135,10 +135,8 @@ def bind_plan(
     if found.shares:
         arguments += (workspace,)
 
-    def run(_held: Any = held) -> None:
-        function(found.grid, found.block, arguments)
-
-    return run
+    run = bind_launch(source, found.expression(functor), found.grid, found.block, arguments)
+    return run if held is None else holding(held, run)
 
 
 def layout_struct(layout: Reduction, splits: int, across: int) -> Array:

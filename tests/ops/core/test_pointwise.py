@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 import pytest
@@ -12,6 +12,8 @@ from opgauge.ops._core.broadcast import merge_strides
 from opgauge.ops._core.tuning import override
 from opgauge.ops._cuda import fill, pointwise
 from opgauge.ops._cuda.pointwise import THREADS
+from opgauge.ops._cuda.reduction import launch as reduction_launch
+from opgauge.ops._cuda.source import CudaSource
 from opgauge.ops.lerp import cuda as lerp
 from opgauge.ops.lerp import cuda_grad, cuda_sums
 
@@ -91,18 +93,6 @@ def test_few_elements_are_computed_one_by_one() -> None:
     assert pointwise.flat_width(Buffer(pointwise.FEW + 1), Buffer(pointwise.FEW + 1, ptr=4100)) == 1
 
 
-class Named:
-    """A source whose functions are their names, of those that it declares."""
-
-    def __init__(self, expressions: tuple[str, ...]) -> None:
-        self.expressions = expressions
-
-    def function(self, expression: str) -> str:
-        """The name."""
-        assert expression in self.expressions
-        return expression
-
-
 MEGABYTE, EVERY = (1 << 20) // 4, pointwise.EVERY_BLOCK
 
 
@@ -122,10 +112,14 @@ MEGABYTE, EVERY = (1 << 20) // 4, pointwise.EVERY_BLOCK
         (1 << 31, 1, "LARGE", EVERY),
     ],
 )
-def test_what_is_known_of_a_flat_launch(elements: int, width: int, extent: str, kept: int) -> None:
+def test_what_is_known_of_a_flat_launch(
+    monkeypatch: pytest.MonkeyPatch, elements: int, width: int, extent: str, kept: int
+) -> None:
     """Indices have 64 bits from 2^31 elements on; two to ten times what is kept is kept in part, if in vectors."""
-    source: Any = Named(pointwise.flat_names("add_n", {"float32": "float"}))
-    name, grid, block, numbers = pointwise.flat_launch(source, "add_n", "float", Buffer(elements), width)
+    declared, nothing = pointwise.flat_names("add_n", {"float32": "float"}), cast("CudaSource", None)
+    monkeypatch.setattr(pointwise, "bind_launch", lambda _source, *launch: lambda: launch)
+    name, grid, block, numbers = pointwise.bind_flat(nothing, "add_n", "float", Buffer(elements), width, ())()
+    assert name in declared
     assert name == f"add_n<float, {width}, {extent}>"
     assert (grid, block) == pointwise.one_per_thread(elements // width + elements % width, width)
     assert numbers == (elements // width, elements // width + elements % width, kept)
@@ -154,13 +148,14 @@ def launches(
     found: list[Launch] = []
     declared = (*lerp.SOURCE.expressions, *cuda_sums.SUMS.expressions)
 
-    def function(expression: str) -> Any:
+    def bind_launch(_source: Any, expression: str, grid: Any, _block: Any, arguments: Any) -> Any:
         assert expression in declared
-        return lambda grid, _block, arguments: found.append(Launch(expression, grid, arguments))
+        return lambda: found.append(Launch(expression, grid, arguments))
 
-    for module, source in ((cuda_grad, "SOURCE"), (cuda_sums, "SUMS")):
+    monkeypatch.setattr(reduction_launch, "bind_launch", bind_launch)
+    for module in (cuda_grad, cuda_sums):
         monkeypatch.setattr(module, "multiprocessors", lambda: MULTIPROCESSORS)
-        monkeypatch.setattr(module, source, type("CudaSource", (), {"function": staticmethod(function)}))
+        monkeypatch.setattr(module, "bind_launch", bind_launch)
     dx, dy = gradients.values()
     dout = Buffer(*np.broadcast_shapes(dx.shape, dy.shape))
     asked: dict[str, Any] = {"weight": weight, "need_x": True, "need_y": True, "workspace": workspace}

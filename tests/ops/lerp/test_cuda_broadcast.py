@@ -44,12 +44,12 @@ def launched(monkeypatch: pytest.MonkeyPatch) -> list[Launched]:
     found: list[Launched] = []
     declared = lerp.SOURCE.expressions
 
-    def function(expression: str) -> Any:
+    def bind_launch(_source: Any, expression: str, grid: Any, block: Any, _arguments: Any) -> Any:
         assert expression in declared
-        return lambda grid, block, _arguments: found.append(Launched(expression, grid, block))
+        return lambda: found.append(Launched(expression, grid, block))
 
     for module in (lerp, cuda_grad):
-        monkeypatch.setattr(module, "SOURCE", type("CudaSource", (), {"function": staticmethod(function)}))
+        monkeypatch.setattr(module, "bind_launch", bind_launch)
     return found
 
 

@@ -14,6 +14,7 @@ from opgauge.ops._cuda.reduction.problem import LINE_VECTORS, touched_vectors
 from opgauge.ops.p_norm import cuda_grad
 from opgauge.ops.p_norm.cuda_grad import COUNT_BYTES, MOST_FIXUPS
 from opgauge.ops.p_norm.cuda_source import (
+    APART_EACH,
     INF_RESIDENT,
     PART_EACH,
     ROW_EACH,
@@ -31,31 +32,32 @@ LENGTHS = (8, 9, 31, 250, 511, 512, 1017, 1023, 1024, 1025, 4093, 4096, 4099, 81
 class Launched:
     """Kernel, blocks, threads and arguments of a launch on a device of 132 multiprocessors."""
 
-    def __init__(self, rows: int, length: int, dtype: str, shift: int, *, extreme: bool) -> None:
+    def __init__(self, rows: int, length: int, dtype: str, shift: int, *, extreme: bool, apart: bool = False) -> None:
         self.name = ""
         self.arguments: tuple[Any, ...] = ()
         item = dtype_info(dtype).numpy
         data = SimpleNamespace(ptr=4096 + shift * item.itemsize)
+        moved = SimpleNamespace(ptr=data.ptr + item.itemsize)
         size = rows * length
         x: Any = SimpleNamespace(dtype=SimpleNamespace(name=dtype, itemsize=item.itemsize), data=data, size=size)
         x.nbytes = size * item.itemsize
         x.shape = (rows, length)
         layout = Reduction(rows, length, 1, 1, 1)
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(SOURCE, "function", self._function)
+            patch.setattr(cuda_grad, "bind_launch", self._bind_launch)
             patch.setattr(cuda_grad, "multiprocessors", lambda: MULTIPROCESSORS)
             workspace = np.empty(cuda_grad.inf_workspace_bytes(layout), np.uint8)
             run = (
                 cuda_grad._inf_gradient(layout, x, x, x, x, workspace)
                 if extreme
-                else cuda_grad._gradient(2.0, layout, x, x, x, x)
+                else cuda_grad._gradient(2.0, layout, x, x, x, SimpleNamespace(data=moved) if apart else x)
             )
             run()
 
-    def _function(self, expression: str) -> Any:
+    def _bind_launch(self, _source: Any, expression: str, grid: Any, block: Any, arguments: tuple[Any, ...]) -> Any:
         assert expression in SOURCE.expressions
 
-        def launch(grid: tuple[int, ...], block: tuple[int, ...], arguments: tuple[Any, ...]) -> None:
+        def launch() -> None:
             self.name, self.arguments = expression, arguments[4:]
             self.grid, self.threads = grid, block[0]
 
@@ -78,7 +80,7 @@ def test_rows_with_ties_fit_the_blocks_that_hold_them(rows: int, length: int, dt
                 begin = int(found.arguments[2]) + first * length
                 end = begin + min(most, rows - first) * length
                 assert -(-end // held) - begin // held <= SHORT_EACH * ROW_THREADS
-        elif found.name.startswith("grad_few<"):
+        elif found.name.startswith("grad_inf_few<"):
             assert rows * length <= found.grid[0] * found.threads < rows * length + found.threads
         elif found.name.startswith("grad_inf_rows_block<"):
             assert found.grid == (rows,)
@@ -165,3 +167,13 @@ def test_rows_of_whole_packs_are_counted_in_packs(dtype: str) -> None:
     assert found.grid[0] * ROW_THREADS >= size > (found.grid[0] - 1) * ROW_THREADS
     for others in (Launched(1000, 255, dtype, 0, extreme=False), Launched(1000, 256, dtype, 1, extreme=False)):
         assert others.name.startswith(("grad_rows<", "grad_rows_16bit<"))
+
+
+@pytest.mark.parametrize("dtype", FLOATS)
+def test_rows_at_addresses_without_vectors_in_common_have_a_thread_for_few_elements(dtype: str) -> None:
+    """Not a block for each row, which took 18 times as long for rows of 12; long ones are traversed as columns."""
+    found = Launched(20_000, 12, dtype, 0, extreme=False, apart=True)
+    assert found.name == f"grad_rows<{dtype_info(dtype).ctype}, 1, LINEAR, {APART_EACH}>"
+    each = APART_EACH * ROW_THREADS
+    assert found.grid[0] * each >= 240_000 > (found.grid[0] - 1) * each
+    assert Launched(200, 4096, dtype, 0, extreme=False, apart=True).name.startswith("grad_columns<")

@@ -1,0 +1,166 @@
+"""Launches whose arguments are constants of the kernel, where these decide how long it takes.
+
+A kernel is compiled once for all sizes. For launches of few threads there is an instance of its own, in which sizes,
+strides and numbers are literals: comparisons and index arithmetic are folded, and nothing waits for arguments.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import chain
+from math import prod
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from opgauge.ops._core.backend import cupy
+from opgauge.ops._core.kernel import Bound
+from opgauge.ops._core.tuning import declare
+from opgauge.ops._cuda.source import Compiled, CudaSource, compile_source, device_arch, handed_out
+from opgauge.ops._cuda.struct import Argument
+
+_CONSTANT_THREADS = declare(
+    "cuda.constant_threads",
+    1 << 20,
+    (0, 1 << 14, 1 << 17, 1 << 20),
+    backend="cuda",
+    ops=("add_n", "dot", "fill_any_like", "flatten", "lerp", "lerp_grad", "mean", "normalization", "p_norm"),
+    why="maximum threads of a launch that is compiled for its sizes and numbers; 0 compiles once for all",
+)
+
+
+WARP, REGISTERS, MOST_BLOCKS = 32, 65_536, 16
+"""Threads of a warp; registers and, on the smallest, blocks of a multiprocessor."""
+MULTIPROCESSOR_THREADS, MOST_MULTIPROCESSOR_THREADS = (
+    {"sm_75": 1024, "sm_86": 1536, "sm_89": 1536, "sm_120": 1536},
+    2048,
+)
+"""Threads that are resident on a multiprocessor, by architecture, and on all others."""
+
+
+class _Known(NamedTuple):
+    """The 32-bit words of an argument's bytes, with 0 for addresses, and these by the member that has them."""
+
+    words: tuple[int, ...]
+    addresses: dict[str, np.uint64]
+
+
+def bind_launch(
+    source: CudaSource, expression: str, grid: tuple[int, ...], block: tuple[int, ...], arguments: Sequence[Any]
+) -> Bound:
+    """A callable that launches `expression` of `source` with arguments: arrays, None, NumPy scalars and structs."""
+    if _CONSTANT_THREADS.covers(prod(grid) * prod(block)) and expression not in source.clustered:
+        known = [_known(argument) for argument in arguments]
+        fixed = fix(source, expression, _program(source, expression, grid, block, known), prod(block))
+        if fixed is not None:
+            unknown = [
+                [argument] if found is None else found.addresses.values()
+                for argument, found in zip(arguments, known, strict=True)
+            ]
+            return _launch(fixed, grid, block, chain.from_iterable(unknown))
+    return _launch(source.function(expression), grid, block, arguments)
+
+
+def _launch(function: Any, grid: tuple[int, ...], block: tuple[int, ...], arguments: Iterable[Any]) -> Bound:
+    passed = tuple(arguments)
+    return lambda: function(grid, block, passed)
+
+
+def holding(arrays: Any, run: Bound) -> Bound:
+    """`run`, whose arguments have addresses of arrays that live as long as this."""
+
+    def run_while_held(_held: Any = arrays) -> None:
+        run()
+
+    return run_while_held
+
+
+def fix(source: CudaSource, expression: str, program: str, threads: int) -> Any:
+    """The launchable kernel of a program that calls `expression`, on the current device, by blocks of `threads`.
+
+    None if it needs the stack: it indexes its constants by numbers that it computes, which is slow.
+    """
+    device = cupy().cuda.runtime.getDevice()
+    compiled = compile_fixed(source, expression, program, threads, device_arch(device))
+    (name,) = compiled.names
+    resources = compiled.resources.get(name)
+    if resources is not None and resources.stack_bytes:
+        return None
+    function = cupy().RawModule(path=str(compiled.cubin)).get_function(compiled.names[name])
+    return handed_out(expression, function, resources)
+
+
+def compile_fixed(source: CudaSource, expression: str, program: str, threads: int, arch: str) -> Compiled:
+    """The binary of a program whose kernel has the name of `expression` and `_fixed`.
+
+    As many of its blocks are resident as of `expression`, which some kernels need whose blocks wait for others.
+    """
+    general = source.compile(arch, (expression,)).resources[expression]
+    options = (*source.options, f"-DRESIDENT={_resident(arch, general.registers, threads)}")
+    return compile_source(source.path, (_name(expression),), arch, options, program=program)
+
+
+def _resident(arch: str, registers: int, threads: int) -> int:
+    """Blocks of a kernel that registers and threads of a multiprocessor allow."""
+    whole = -(-threads // WARP) * WARP
+    room = MULTIPROCESSOR_THREADS.get(arch, MOST_MULTIPROCESSOR_THREADS)
+    return max(1, min(MOST_BLOCKS, room // whole, REGISTERS // (-(-registers // 8) * 8 * whole)))
+
+
+def _name(expression: str) -> str:
+    return f"{expression.partition('<')[0]}_fixed"
+
+
+def _program(
+    source: CudaSource,
+    expression: str,
+    grid: tuple[int, ...],
+    block: tuple[int, ...],
+    known: Sequence[_Known | None],
+) -> str:
+    """C++ of a kernel that takes what is not known, and calls `expression`."""
+    taken, lines, given = [], [f"assume_launch({_three(grid)}, {_three(block)});"], []
+    for i, found in enumerate(known):
+        given.append(f"a{i}")
+        if found is None:
+            taken.append(f"Parameter<{i}> __restrict__ a{i}")
+            continue
+        lines.append(f"auto a{i} = from_words<Parameter<{i}>>({{{', '.join(f'{word:#x}u' for word in found.words)}}});")
+        for j, member in enumerate(found.addresses):
+            taken.append(f"void* a{i}_{j}")
+            lines.append(f"set_address(a{i}.{member}, a{i}_{j});")
+    body = "\n  ".join((*lines, f"{expression}({', '.join(given)});"))
+    return (
+        f'#include "constants.cuh"\n#include "{source.path.name}"\n'
+        f"template <int I>\nusing Parameter = typename Signature<decltype(&{expression})>::template type<I>;\n"
+        f"KERNEL({prod(block)}) {_name(expression)}({', '.join(taken)}) {{\n  {body}\n}}\n"
+    )
+
+
+def _three(lengths: tuple[int, ...]) -> str:
+    return f"{{{', '.join(f'{length}u' for length in (*lengths, 1, 1)[:3])}}}"
+
+
+def _known(argument: Any) -> _Known | None:
+    """Content of an argument; None for an array on a device."""
+    if argument is None:
+        return _Known((0, 0), {})
+    if not isinstance(argument, Argument | np.generic):
+        return None
+    content, addresses = bytearray(argument.tobytes()), {}
+    for member, at in _members(argument.dtype):
+        value = np.frombuffer(content, np.uint64, 1, at)[0]
+        if value:
+            addresses[member] = value
+            content[at : at + 8] = bytes(8)
+    words = np.frombuffer(bytes(content) + bytes(-len(content) % 4), np.uint32)
+    return _Known(tuple(words.tolist()), addresses)
+
+
+def _members(dtype: Any) -> Iterator[tuple[str, int]]:
+    """Members of a struct that are addresses, and their offsets in bytes."""
+    for name, (kind, offset, *_) in (dtype.fields or {}).items():
+        if "ctype" in (kind.metadata or {}):
+            yield name, offset
+        for member, at in _members(kind.base) if not kind.shape else ():
+            yield f"{name}.{member}", offset + at
