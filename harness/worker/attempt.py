@@ -18,6 +18,7 @@ from opgauge.harness.result.failure import classify
 from opgauge.harness.result.result import Check, Status
 from opgauge.harness.worker.bits import digest, has_bits, in_place, is_array
 from opgauge.harness.worker.buffers import Buffers, copy_beside
+from opgauge.harness.worker.device_settings import has_strange_context
 from opgauge.harness.worker.inputs import empty_bytes, on_host
 from opgauge.harness.worker.places import MovableTensors, PlacedCalls
 from opgauge.harness.worker.verify import Expected, check, judged_by
@@ -133,11 +134,17 @@ class Attempt:
             return kernel.bind(inputs, self.case.params, out, workspace)
 
     def call(self, call: Bound, turn: int) -> Any:
-        """Poison the outputs and call once; returns the call's value."""
+        """Poison the outputs and call once; returns the call's value.
+
+        Raises WrongError if another CUDA context is current then.
+        """
         self.buffers.poison(turn)
         with _blamed_on_kernel():
             returned = call()
             self.timer.synchronize()
+        if has_strange_context():
+            msg = "left another CUDA context current"
+            raise WrongError(msg)
         return returned
 
     def blamed(self, call: Bound) -> Any:

@@ -10,7 +10,6 @@ from opgauge.harness.result.result import Measurement
 from opgauge.harness.worker import protocol
 from opgauge.harness.worker.attempt import Attempt, WrongError
 from opgauge.harness.worker.audit import Audit
-from opgauge.harness.worker.device_settings import has_strange_context
 from opgauge.harness.worker.left_threads import LeftThreads
 from opgauge.harness.worker.phases import Phases
 from opgauge.harness.worker.single_calls import check_beside
@@ -60,8 +59,5 @@ class HeldKernel:
         with self.attempt.buffers.read_only():
             self.returned = self.attempt.call(self.call, 0)
         phases.begin("check after measuring")
-        if has_strange_context():
-            msg = "left another CUDA context current"
-            raise WrongError(msg)
         self.attempt.check(self.returned, self.reference, "after measuring")
         phases.repeatable = self.attempt.repeatable
