@@ -22,6 +22,7 @@ from starlette.exceptions import HTTPException
 from opgauge.harness.errors import CaseError, NothingError
 from opgauge.harness.settings import Settings
 from opgauge.harness.store import Store, queries
+from opgauge.harness.store.engine import CONNECTIONS
 from opgauge.web import assets, pages
 from opgauge.web.auth import ReadGuard
 from opgauge.web.cache import Cache, WriteSignal
@@ -47,9 +48,9 @@ HEADERS = (
     (b"cross-origin-resource-policy", b"same-origin"),
     (b"permissions-policy", b"camera=(), geolocation=(), microphone=()"),
 )
-REQUESTS, REQUESTS_REMOTE = {"sqlite": 2}, 16
+REQUESTS = {"sqlite": 2}
 """Requests that are processed at the same time. Queries of SQLite run in this process, so further threads would only
-contend for the interpreter, at half the cost again; a database server computes elsewhere."""
+contend for the interpreter, at half the cost again; a database server computes elsewhere, on `CONNECTIONS`."""
 NOTIFY_S, END_S = 15.0, 2.0
 """Interval between looks for events, and time that all threads have to end, in seconds."""
 _log = logging.getLogger("opgauge")
@@ -102,9 +103,7 @@ def create_app(
         ]
         for thread in threads if lag_s else ():
             thread.start()
-        to_thread.current_default_thread_limiter().total_tokens = REQUESTS.get(
-            store.engine.dialect.name, REQUESTS_REMOTE
-        )
+        to_thread.current_default_thread_limiter().total_tokens = REQUESTS.get(store.engine.dialect.name, CONNECTIONS)
         yield
         cache.stop()
         stop.set()

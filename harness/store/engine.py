@@ -22,6 +22,9 @@ from opgauge.harness.errors import StoreError
 _JSON: dict[str, Any] = {"json_serializer": json_text.write, "json_deserializer": json_text.read}
 BUSY_MS = 10_000
 """Milliseconds to wait for another writer."""
+CONNECTIONS = 16
+"""Connections to a server that a process keeps, which is also the number of requests that it processes at the same
+time: a connection beyond that starts a process of the server and prepares its statements for a single request."""
 WAIT_S = 60.0
 """Seconds after which a waiting connection to a server may have been dropped on its way, without a word."""
 PRIMARY, POSTGRESQL_FULL, POSTGRESQL_READ_ONLY = 0xFF, "53100", "25006"
@@ -44,7 +47,8 @@ def make_engine(url: str) -> Engine:
     """An engine for `url`; a SQLite file that is not writable is opened for reading. Raises StoreError."""
     parsed = make_url(url)
     if parsed.get_backend_name() != "sqlite":
-        return _tested(create_engine(parsed, **_JSON))
+        # the connection used last has its statements prepared
+        return _tested(create_engine(parsed, pool_size=CONNECTIONS, pool_use_lifo=True, **_JSON))
     file = Path(parsed.database) if parsed.database else None
     if file and not file.parent.is_dir():
         msg = f"{url}: there is no folder {file.parent}"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor, wait
+from contextlib import ExitStack
 from datetime import UTC
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,7 @@ import pytest
 from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
 from psycopg.pq import TransactionStatus
-from sqlalchemy import text
+from sqlalchemy import event, text
 
 from opgauge.harness.cli.options import command_line
 from opgauge.harness.errors import StoreError
@@ -21,6 +22,7 @@ from opgauge.harness.store import Store
 from opgauge.harness.store import engine as engine_module
 from opgauge.harness.store.bulk import add_run
 from opgauge.harness.store.deleting import delete_runs
+from opgauge.harness.store.engine import CONNECTIONS
 from opgauge.harness.store.run_queries import list_runs
 from opgauge.harness.store.schema import HEAD, version
 from opgauge.harness.store.tables import Table
@@ -89,6 +91,20 @@ def test_connections_are_asked_after_a_long_wait(tmp_path: Path, monkeypatch: py
         monkeypatch.setattr(engine_module, "WAIT_S", 0.0)
         list_runs(store.reading)
         assert len(asked) == 1
+
+
+@needs_server
+def test_each_request_keeps_its_connection(tmp_path: Path) -> None:
+    """As many connections are kept as requests are processed at once: after their first queries none is opened."""
+    with database(tmp_path) as url, Store.open(url) as store:
+        opened: list[None] = []
+        event.listen(store.engine, "connect", lambda *_: opened.append(None))
+        for _ in range(2):
+            with ExitStack() as stack:
+                for _ in range(CONNECTIONS):
+                    stack.enter_context(store.reading.connect()).execute(text("SELECT 1"))
+            # the store's own is one of them
+            assert len(opened) == CONNECTIONS - 1
 
 
 @needs_server
