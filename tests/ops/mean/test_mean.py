@@ -40,6 +40,16 @@ def test_any_problem(implementation: str, problem: Any, dtype: str) -> None:
     assert not complaint(case, inputs_of(case), implementation)
 
 
+@pytest.mark.parametrize(
+    "shape", [(1, 16, 40, 5, 5), (2, 3, 40, 2, 1), (2, 3, 40, 7, 1), (3, 70, 3, 2, 6), (1, 2, 3, 90, 2)]
+)
+def test_two_groups_of_axes(shape: tuple[int, ...]) -> None:
+    """Means are right where runs between the groups are short, so that the outer group comes first, and where long."""
+    for dtype in drawn_of("mean", FLOATS):
+        case = case_of("mean", {"x": shape}, dtype, axis=(1, 3))
+        assert not complaint(case, inputs_of(case), "optimized"), dtype
+
+
 @pytest.mark.parametrize("axis", [None, 0, 1, -1, (0, 1), (0, 2), (0, 1, 2)])
 @pytest.mark.parametrize("keepdim", [False, True])
 def test_mean_is_numpys(axis: Any, *, keepdim: bool) -> None:

@@ -254,6 +254,17 @@ def test_three_separate_groups_of_axes(op: str, implementation: str, porder: flo
         assert not complaint(case, inputs_of(case), implementation)
 
 
+@pytest.mark.parametrize("porder", [-1.5, 1, 2, 2.5, inf, -inf])
+@pytest.mark.parametrize(
+    "shape", [(1, 16, 40, 5, 5), (2, 3, 40, 2, 1), (2, 3, 40, 7, 1), (3, 70, 3, 2, 6), (1, 2, 3, 90, 2)]
+)
+def test_two_groups_of_axes(shape: tuple[int, ...], porder: float) -> None:
+    """Norms are right where runs between the groups are short, so that the outer group comes first, and where long."""
+    for dtype in drawn_of("p_norm", FLOATS):
+        case = case_of("p_norm", {"x": shape}, dtype, axis=(1, 3), porder=porder)
+        assert not complaint(case, inputs_of(case), "optimized"), dtype
+
+
 @pytest.mark.parametrize("porder", [1, 2, 2.5])
 @pytest.mark.parametrize("implementation", ["baseline", "optimized"])
 def test_long_columns_are_summed_as_exactly_as_short_ones(implementation: str, porder: float) -> None:
