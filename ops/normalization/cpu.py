@@ -67,16 +67,16 @@ def normalization(
     from opgauge.ops.normalization import jit
 
     axis %= x.ndim
-    channels, post = x.shape[axis], prod(x.shape[axis + 1 :])
-    wide, n, period = gamma.dtype, x.size // channels, channels * post
+    channels, wide, small = x.shape[axis], gamma.dtype, gamma.dtype.type(epsilon)
+    threads = count((3 if training else 2) * x.nbytes, (6 if x.dtype.itemsize == 2 else 4) * x.size)
+    post = x.size if channels == threads == 1 else prod(x.shape[axis + 1 :])  # then one row
+    n, period = x.size // channels, channels * post
     columns = _are_columns(x.size // period, channels, post, training=training)
     repeats = _repeats(x.size // period, period) if columns else 1
     line = repeats * period if columns else post
     channel_of = np.tile(np.repeat(np.arange(channels), post), repeats) if repeats * post > 1 and columns else None
-    small = wide.type(epsilon)
     (given, given_rest), (y, y_rest) = (_in_lines(array, line) for array in (x, out["y"]))
     addend, addend_rest = _in_lines(np.empty((0, 0), x.dtype) if add_to_output is None else add_to_output, line)
-    threads = count((3 if training else 2) * x.nbytes, (6 if x.dtype.itemsize == 2 else 4) * x.size)
     pass_over = (jit.apply_to_columns if columns else jit.apply_to_rows).on(threads)
     parts = ((given, addend, y), (given_rest, addend_rest, y_rest))
     apply = partial(_apply, pass_over, parts[: 1 + bool(y_rest.size)], channel_of, beta)

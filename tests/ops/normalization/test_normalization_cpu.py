@@ -23,6 +23,17 @@ def test_few_channels_on_the_cpu(shape: Shape, training: bool) -> None:
             assert complaint(made, inputs_of(made, x=x), "optimized") == "", dtype
 
 
+@pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.parametrize("shape", [(4096, 1), (294, 1), (3, 5, 1)])
+def test_one_channel_on_the_cpu(monkeypatch: pytest.MonkeyPatch, shape: Shape, threads: int) -> None:
+    """A single channel is one row for one thread, and lines of several elements for more."""
+    monkeypatch.setattr(cpu, "count", lambda *_: threads)
+    made = case(shape, "float32", moving=True, add=True, axis=-1, training=True)
+    x = 1000 + np.random.default_rng(1).standard_normal(shape)
+    assert complaint(made, inputs_of(made), "optimized") == ""
+    assert complaint(made, inputs_of(made, x=x), "optimized") == ""
+
+
 @pytest.mark.parametrize("post", [3, 16, 17, 1 << 12])
 def test_channels_first_by_rows_on_the_cpu(monkeypatch: pytest.MonkeyPatch, post: int) -> None:
     """Rows of a few elements, of more, and of so many that channels are trained one by one; all as columns, too."""
