@@ -12,6 +12,8 @@ from xml.etree import ElementTree as ET
 import pytest
 
 from opgauge.harness.gate.gate import ExitCode
+from opgauge.harness.store import Store
+from opgauge.harness.store.self_tests import list_self_tests
 from tests.tinytree import ROOT
 
 FILES = {
@@ -250,12 +252,18 @@ def test_a_head_that_cannot_be_imported_is_broken(
     assert f"Exit code {code}" in report.read_text()
 
 
-def test_a_planted_slowdown_of_a_project_is_detected(project: ForeignProject) -> None:
-    """`inject` slows a project's kernel down without a change of its files, and the gate detects it."""
-    code, said = project.opgauge("inject", "--slowdown", "40", *QUICK, "--json")
+def test_a_planted_slowdown_of_a_project_is_detected(project: ForeignProject, tmp_path: Path) -> None:
+    """`inject` slows a project's kernel down without a change of its files; the gate detects it, and it is stored."""
+    code, said = project.opgauge("inject", "--slowdown", "40", *QUICK, "--json", "--db", f"{tmp_path}/x.db")
     assert code == 0, said
-    assert '"decisions": 1' in said
-    assert '"slower": 1' in said
+    data = json.loads(said.partition("\n}\n")[0] + "}")
+    assert (data["decisions"], data["slower"], data["among"]) == (1, 1, 60)
+    assert (data["caught_share"], data["caught_from_40_us_share"]) == (1.0, 1.0)
+    assert 0 <= data["caught_within_10_s_share"] <= 1  # a busy machine takes longer over what is planted
+    assert 0 < data["measuring_share"] < 1
+    with Store.open(f"sqlite:///{tmp_path}/x.db") as store:
+        (stored,) = list_self_tests(store.engine, "inject")
+    assert stored.data["caught_low"] == pytest.approx(0.025)
     assert project.git("status", "--porcelain") == ""
 
 

@@ -223,33 +223,21 @@ def test_noise_floors_come_from_long_self_tests_of_this_machine(tmp_path: Path) 
         assert noise_floors(store.engine, here, ["cpu"]) == {("0", "optimized", "cpu"): 0.04}
 
 
-def test_self_tests_run_and_are_stored(tmp_path: Path) -> None:
-    """`aa` finds the same code the same; `inject` catches a kernel that was made to take 200 times as long.
-
-    Both print tables with bounds, goals and the share of wall time that was measurement, and store the same.
-    """
+def test_the_same_code_is_found_the_same_and_stored(tmp_path: Path) -> None:
+    """`aa` prints a table with bounds, goals and the share of wall time that was measurement, and stores the same."""
     tree = TinyTree(tmp_path / "repository")
     tree.set_ops("tiny", {"double": "sane"})
     tree.write("cases/policy.yaml", "defaults: {threshold: 5}\n")
     tree.commit("one")
-    quick = ("--pairs", "4", "--most-pairs", "4", "--block-s", "0.01")
-    text = tree.opgauge("aa", "--runs", "2", *quick, "--record", "made.json", code=0)
+    text = tree.opgauge("aa", "--runs", "2", *QUICK, "--record", "made.json", code=0)
     assert "| decisions that say slower or faster | 0 of 2 (0 %; 95 % interval 0 … 84.2 %) | ≤ 0.1 % |" in text
     assert re.search(r"\| wall time that is measurement \| \d+ % of \d+ s \| ≥ 50 % \|", text)
     (case,) = json.loads((tree.path / "made.json").read_text())["cases"]
     assert (case["case"], len(case["pairs"]), case["ruler"], case["method"]) == ("small", 8, [], "interleaved/2")
-    patient = (*quick, "--most-pairs", "24")  # on a busy machine samples count as contended, and more are needed
-    text = tree.opgauge("inject", "--slowdown", "200", *patient, "--json", code=0)
-    data = json.loads(text.partition("\n}\n")[0] + "}")
-    assert (data["decisions"], data["slower"], data["among"]) == (1, 1, 60)
-    assert (data["caught_share"], data["caught_from_40_us_share"]) == (1.0, 1.0)
-    assert 0 <= data["caught_within_10_s_share"] <= 1  # a busy machine takes longer over what is planted
-    assert 0 < data["measuring_share"] < 1
     with Store.open(f"sqlite:///{tree.path}/opgauge.db") as store:
-        (aa,), (inject,) = (list_self_tests(store.engine, kind) for kind in ("aa", "inject"))
+        (aa,) = list_self_tests(store.engine, "aa")
     assert (aa.data["decisions"], aa.data["slower"], aa.data["faster"], aa.data["red"]) == (2, 0, 0, 0)
     assert 0 < aa.data["measuring_share"] < 1
-    assert inject.data["caught_low"] == pytest.approx(0.025)
 
 
 def test_each_run_counts_its_own_time() -> None:
