@@ -24,7 +24,8 @@ from tests.faulty.trial import trial
 
 
 def test_the_cpu_has_ceilings(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Bandwidths, matrix rates and the cost of a call are positive, whatever the sizes."""
+    """Bandwidths, matrix rates and the cost of a call are positive, whatever the sizes, within the cache and beyond."""
+    monkeypatch.setattr(ceilings, "_last_cache_bytes", lambda: 1 << 16)
     monkeypatch.setattr(ceilings, "CPU_BYTES", 1 << 18)
     monkeypatch.setattr(ceilings, "CPU_MATRIX", 32)
     found = measure("cpu")

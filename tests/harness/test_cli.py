@@ -8,10 +8,12 @@ import re
 import signal
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 
 import pytest
 
+from opgauge.harness.run.worker_process import PRELOADED, worker_options
 from opgauge.harness.store import Store
 from tests.commandline import Done, run_here
 
@@ -30,18 +32,12 @@ def opgauge(*arguments: str, db: Path | None = None, code: int | None = 0) -> Do
 
 @pytest.fixture(scope="module")
 def measured(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A database with one small run, made by a process."""
+    """A database with one small run, whose peaks take little time."""
     path = tmp_path_factory.mktemp("cli") / "run.db"
-    done = subprocess.run(
-        [sys.executable, "-m", "opgauge", *SMOKE, "-i", "baseline", "-i", "optimized", "--ceilings"],
-        capture_output=True,
-        text=True,
-        env={**os.environ, "OPGAUGE_DB": f"sqlite:///{path}"},
-        cwd=ROOT,
-        check=False,
-        timeout=200,
-    )
-    assert done.returncode == 0, done.stderr
+    brief = partial(worker_options, preload=(*PRELOADED, "tests.faulty.brief"))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("opgauge.harness.run.worker_process.worker_options", brief)
+        done = opgauge(*SMOKE, "-i", "baseline", "-i", "optimized", "--ceilings", db=path)
     assert "vector-small" in done.stdout
     assert "copy" in done.stdout
     return path
