@@ -82,9 +82,14 @@ def fit_trend(values: Any, bounds: Any, powers: Any) -> Any:
 
 @njit(cache=True, nogil=True)
 def _solve(system: Any) -> Any:
-    """Solution of a small symmetric system with its right side in the last column; 0 for what is not determined."""
+    """Solution of a small symmetric system with its right side in the last column; 0 for what is not determined.
+
+    In loops over elements, which Numba compiles sooner than operations on rows.
+    """
     degree = system.shape[0]
-    largest = max([system[row, row] for row in range(degree)])
+    largest = system[0, 0]
+    for row in range(1, degree):
+        largest = max(largest, system[row, row])
     is_open = np.ones(degree, np.bool_)
     for _ in range(degree):
         pivot = -1
@@ -94,11 +99,17 @@ def _solve(system: Any) -> Any:
         if not system[pivot, pivot] > INDEPENDENT * largest:
             break
         is_open[pivot] = False
-        system[pivot] /= system[pivot, pivot]
+        divisor = system[pivot, pivot]
+        for column in range(degree + 1):
+            system[pivot, column] /= divisor
         for row in range(degree):
-            if row != pivot:
-                system[row] -= system[row, pivot] * system[pivot]
-    return np.where(is_open, 0.0, system[:, degree])
+            factor = system[row, pivot]
+            for column in range(degree + 1 if row != pivot else 0):
+                system[row, column] -= factor * system[pivot, column]
+    found = np.empty(degree)
+    for row in range(degree):
+        found[row] = 0.0 if is_open[row] else system[row, degree]
+    return found
 
 
 @njit(cache=True, nogil=True)
