@@ -29,13 +29,10 @@ _CONSTANT_THREADS = declare(
 )
 
 
-WARP, REGISTERS, MOST_BLOCKS = 32, 65_536, 16
-"""Threads of a warp; registers and, on the smallest, blocks of a multiprocessor."""
-MULTIPROCESSOR_THREADS, MOST_MULTIPROCESSOR_THREADS = (
-    {"sm_75": 1024, "sm_86": 1536, "sm_89": 1536, "sm_120": 1536},
-    2048,
-)
-"""Threads that are resident on a multiprocessor, by architecture, and on all others."""
+WARP, REGISTERS = 32, 65_536
+"""Threads of a warp, and registers of a multiprocessor."""
+SMALLER, LARGEST = {"sm_75": (1024, 16), "sm_86": (1536, 16), "sm_89": (1536, 24), "sm_120": (1536, 24)}, (2048, 32)
+"""Threads and blocks that are resident on a multiprocessor, by architecture, and on all others."""
 
 
 class _Known(NamedTuple):
@@ -103,8 +100,8 @@ def compile_fixed(source: CudaSource, expression: str, program: str, threads: in
 def _resident(arch: str, registers: int, threads: int) -> int:
     """Blocks of a kernel that registers and threads of a multiprocessor allow."""
     whole = -(-threads // WARP) * WARP
-    room = MULTIPROCESSOR_THREADS.get(arch, MOST_MULTIPROCESSOR_THREADS)
-    return max(1, min(MOST_BLOCKS, room // whole, REGISTERS // (-(-registers // 8) * 8 * whole)))
+    room, blocks = SMALLER.get(arch, LARGEST)
+    return max(1, min(blocks, room // whole, REGISTERS // (-(-registers // 8) * 8 * whole)))
 
 
 def _name(expression: str) -> str:

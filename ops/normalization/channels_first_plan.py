@@ -164,7 +164,10 @@ def _holds(view: View, width: int, itemsize: int, group: int, cluster: int, limi
 
 
 def plan_alone(view: View, vector_bytes: int, width: int, *, adds: bool) -> tuple[int, int, int] | None:
-    """Vectors per thread, threads per channel, channels per block; None if a block's registers do not suffice."""
+    """Vectors per thread, threads per channel, channels per block; None if a block's registers do not suffice.
+
+    A block has whole warps, whose further threads do nothing: sums are over a power of two up to a warp.
+    """
     vectors = view.images * view.post // width
     many = view.channels >= MANY * multiprocessors()
     *several, one = alone_vectors(vector_bytes, adds=adds)
@@ -180,7 +183,8 @@ def plan_alone(view: View, vector_bytes: int, width: int, *, adds: bool) -> tupl
     for each in candidates:
         threads = -(-vectors // (each * WARP)) * WARP
         if threads <= alone_threads(each, width, vector_bytes):
-            return each, threads, 1
+            fewest = min(few for few in (*several, one) if few * threads >= vectors)
+            return fewest, threads if vectors > WARP else 1 << (vectors - 1).bit_length(), 1
     return None
 
 

@@ -12,6 +12,7 @@
 template <int V, bool WIDE>
 constexpr int LINE = V == 1 ? 32 : (WIDE ? WIDE_LANES : COLUMN_LANES) * V;  // maximum columns of a block
 constexpr int LINE_BYTES = 128;  // of the L2 cache
+constexpr int COPIED_AT_ONCE = 8;  // loads in flight of a thread that copies single elements of 16 bits
 
 // Merges `pieces` partials get(i), of weigh(i) values each, to the statistics of `n` values. A team of adjacent threads, a
 // power of two, shares the pieces. All threads of a warp participate.
@@ -126,12 +127,19 @@ __global__ void __launch_bounds__(COLUMN_THREADS, 1) normalize_columns(
   if (splits > 1 && line < width * partials_each * WORDS_EACH) prefetch_to_l2(partials + line);
 
   const auto load_part = [&](int begin, int until) {
+    if constexpr (V * sizeof(T) >= 4) {
 #pragma unroll 1
-    for (int k = begin; k < until; ++k) {
-      if constexpr (V * sizeof(T) == 16) {
-        cp_async(ours + k * apart, from + k * step);
-      } else {
-        store<T, V>(ours + k * apart, load<T, V>(from + k * step));
+      for (int k = begin; k < until; ++k) cp_async<V * sizeof(T)>(ours + k * apart, from + k * step);
+    } else {
+#pragma unroll 1
+      for (int start = begin; start < until; start += COPIED_AT_ONCE) {
+        Closed<T, V> loaded[COPIED_AT_ONCE];
+#pragma unroll
+        for (int j = 0; j < COPIED_AT_ONCE; ++j) loaded[j].load_where(from + (start + j) * step, start + j < until);
+#pragma unroll
+        for (int j = 0; j < COPIED_AT_ONCE; ++j) {
+          if (start + j < until) store<T, V>(ours + (start + j) * apart, loaded[j].open());
+        }
       }
     }
     cp_async_commit_group();

@@ -68,8 +68,7 @@ __global__ void __launch_bounds__(
     if (P == 1 && threads <= 32) {
 #pragma unroll
       for (int step = 16; step > 0; step /= 2) {
-        const A other = __shfl_xor_sync(FULL, total, step);
-        total += step < threads ? other : A(0);
+        if (step < threads) total += __shfl_xor_sync(FULL, total, step);
       }
       return total;
     }
