@@ -81,7 +81,7 @@ def _duplicates(written: Iterable[Written]) -> Iterator[Mistake]:
 
 def _read_file(file: Path, mistakes: list[Mistake]) -> list[Written]:
     written: list[Written] = []
-    documents = read_documents(file, mistakes)
+    documents = [document for document in read_documents(file, mistakes) if document.value is not None]
     if not documents:
         raise wrong(Position(str(file), 1, 1), "the file is empty; a case file has an op and its cases")
     for document in documents:

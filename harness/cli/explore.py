@@ -147,7 +147,7 @@ def _publish(done: Exploration, runs: str, output: Path | None, *, wrong: bool, 
     from opgauge.harness.explore.finding import group, write_cases
 
     groups = group(done.findings)
-    if output is not None and groups:
+    if output is not None:
         typer.echo(f"{counted(write_cases(output, groups), 'case')} in {output}", err=True)
     _report(done, groups, runs, wrong=wrong, as_json=as_json)
     if any(finding.reason for finding in done.findings):

@@ -158,7 +158,10 @@ def shares(rows: Sequence[Row]) -> dict[str, float]:
 
 
 def write_cases(path: Path, groups: Sequence[Group]) -> int:
-    """Write the smallest case of every finding as a case file; returns their number."""
+    """Write the smallest case of every finding as a case file; returns their number.
+
+    Without findings it has a comment alone: cases of an earlier exploration are none of this one.
+    """
     by_op: dict[str, list[dict[str, Any]]] = {}
     seen: set[str] = set()
     for item in groups:
@@ -167,7 +170,8 @@ def write_cases(path: Path, groups: Sequence[Group]) -> int:
                 seen.add(finding.case.id)
                 by_op.setdefault(finding.case.op, []).append(_entry(finding, len(seen)))
     documents = [{"op": op, "cases": entries} for op, entries in sorted(by_op.items())]
-    path.write_text(yaml.safe_dump_all(documents, sort_keys=False, width=110), encoding="utf-8")
+    text = yaml.safe_dump_all(documents, sort_keys=False, width=110) or "# nothing was found\n"
+    path.write_text(text, encoding="utf-8")
     return len(seen)
 
 

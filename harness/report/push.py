@@ -26,7 +26,7 @@ TIMEOUT_S = 60.0
 GZIP = b"\x1f\x8b"
 PASSING = frozenset({408, 425, 429, 500, 502, 503, 504})
 """Statuses of faults that may pass: the request is repeated."""
-CONFLICT = 409
+UNAUTHORIZED, CONFLICT = 401, 409
 REFUSED = frozenset({CONFLICT, 413, 422})
 """Statuses that concern one run: the service may accept the others."""
 ROUNDS = 4
@@ -103,6 +103,9 @@ class Client:
         if answer.status_code in expected:
             return None if answer.status_code in {404, 204} else self._read(answer)
         msg = f"{self._http.base_url.host} says {answer.status_code} to {method} {path}: {_detail(answer)}"
+        if answer.status_code == UNAUTHORIZED:
+            given = "is not one of its tokens" if "Authorization" in self._http.headers else "is not set"
+            msg = f"{msg}; OPGAUGE_TOKEN {given}"
         if answer.status_code == CONFLICT:
             raise ConflictError(msg)
         raise RefusedError(msg) if answer.status_code in REFUSED else PushError(msg)

@@ -103,7 +103,8 @@ class FunctionOp:
 
         It takes the inputs and parameters of the reference by name. It returns the output (several: a tuple in the
         op's order, or a mapping), or takes `out` and fills it (several: a tuple of arrays). A parameter called
-        `stream` receives the CUDA stream to launch on, as an integer.
+        `stream` receives the CUDA stream to launch on, as an integer. Implementations named `torch`, `torch_compile` or
+        `torchvision` are peers: others are compared with them, and gates do not judge them.
 
         device: `cpu`, `cuda` or both. arrays: type of its arrays, by default NumPy's on the CPU and
         CuPy's on CUDA: `numpy`, `cupy`, `torch`, `jax` or `numba` (CUDA arrays of Numba). dtypes: those it computes; by

@@ -13,6 +13,12 @@ from opgauge.harness.case.file import load_cases
 from tests.harness.casefiles import HEAD, mistakes_of, write_cases
 
 
+def test_empty_documents_are_ignored(tmp_path: Path) -> None:
+    """Editors and templates leave a line `---` at the end, or two between ops."""
+    file = write_cases(tmp_path, f"---\n{HEAD}- {{name: a, shapes: {{x: [3]}}, dtype: float32}}\n---\n---\n")
+    assert [case.name for case in load_cases([file])] == ["a"]
+
+
 def test_the_design_example_expands_to_a_product(tmp_path: Path) -> None:
     """Lists of scalars multiply, and each case is named after the values that vary."""
     file = write_cases(

@@ -164,7 +164,7 @@ MISTAKES = {
     "a parameter for a key": (HEAD + CASE % ", ‸porder: 2", "write params: {porder: …}"),
     "an input for a key": (HEAD + CASE % ", ‸x: [2]", "write shapes: {x: …}"),
     "a merge key": (HEAD + CASE % ", ‸<<: {}", "use defaults"),
-    "an empty document": ("---\n‸---\n", "a document should be a mapping, not null"),
+    "an empty document": ("‸---\n---\n", "the file is empty"),
 }
 
 

@@ -209,7 +209,7 @@ def test_shrinking_asks_no_more_often_than_allowed() -> None:
 
 
 def test_found_cases_are_read_again_as_the_same(tmp_path: Path) -> None:
-    """What is written is a case file: lists, infinities and layouts come back, with the tag `found`."""
+    """What is written is a case file: lists, infinities and layouts come back; a comment says that there is nothing."""
     done = explored("conv_data_grad", lambda _: 5.0, cases=20)
     done.findings += explored("p_norm_grad", lambda _: 5.0, cases=40).findings
     path = tmp_path / "found.yaml"
@@ -218,6 +218,8 @@ def test_found_cases_are_read_again_as_the_same(tmp_path: Path) -> None:
     assert len(read) == count
     assert {case.id for case in read} == {finding.case.id for finding in done.findings}
     assert all(case.tags == ("found",) for case in read)
+    assert write_cases(path, []) == 0
+    assert path.read_text(encoding="utf-8") == "# nothing was found\n"
 
 
 def test_values_of_a_case_make_it_again() -> None:

@@ -172,7 +172,7 @@ def test_what_fails_for_a_moment_is_tried_again(store: Store) -> None:
 @pytest.mark.parametrize(
     ("moods", "message", "asked"),
     [
-        ([401], "says 401 to GET .*not now", 1),
+        ([401], "says 401 to GET .*not now; OPGAUGE_TOKEN is not one of its tokens", 1),
         ([0, 403], "says 403 to PUT .*not now", 2),
         ([503] * TRIES, "says 503", TRIES),
         ([httpx.ConnectError("refused")] * TRIES, "cannot be reached: refused", TRIES),
