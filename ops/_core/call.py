@@ -21,6 +21,7 @@ from opgauge.ops._core.errors import BackendError, DtypeError, ParameterError, S
 from opgauge.ops._core.kernel import Kernel
 from opgauge.ops._core.op import Op, Shapes, TensorSpec
 from opgauge.ops._core.registry import find_kernel, find_op
+from opgauge.ops._core.single_call import single_call
 
 
 @dataclass(frozen=True, slots=True)
@@ -296,7 +297,8 @@ def _run(
     arrays, buffers = (
         {key: to_torch(value) for key, value in items.items()} if as_torch else dict(items) for items in (inputs, out)
     )
-    returned = kernel.bind(arrays, params, buffers, workspace)()
+    with single_call():
+        returned = kernel.bind(arrays, params, buffers, workspace)()
     if returned is None:
         return {}
     found = dict(zip(shapes.outputs, returned, strict=True))

@@ -7,6 +7,7 @@ strides and numbers are literals: comparisons and index arithmetic are folded, a
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from functools import lru_cache
 from itertools import chain
 from math import prod
 from typing import Any, NamedTuple
@@ -15,8 +16,9 @@ import numpy as np
 
 from opgauge.ops._core.backend import cupy
 from opgauge.ops._core.kernel import Bound
+from opgauge.ops._core.single_call import is_single_call
 from opgauge.ops._core.tuning import declare
-from opgauge.ops._cuda.source import Compiled, CudaSource, compile_source, device_arch, handed_out
+from opgauge.ops._cuda.source import Compiled, CudaSource, Resources, compile_source, device_arch, handed_out
 from opgauge.ops._cuda.struct import Argument
 
 _CONSTANT_THREADS = declare(
@@ -27,12 +29,12 @@ _CONSTANT_THREADS = declare(
     ops=("add_n", "dot", "fill_any_like", "flatten", "lerp", "lerp_grad", "mean", "normalization", "p_norm"),
     why="maximum threads of a launch that is compiled for its sizes and numbers; 0 compiles once for all",
 )
-
-
 WARP, REGISTERS = 32, 65_536
 """Threads of a warp, and registers of a multiprocessor."""
 SMALLER, LARGEST = {"sm_75": (1024, 16), "sm_86": (1536, 16), "sm_89": (1536, 24), "sm_120": (1536, 24)}, (2048, 32)
 """Threads and blocks that are resident on a multiprocessor, by architecture, and on all others."""
+MOST_LOADED = 1024
+"""Programs that stay loaded, beside those of launches that are still there."""
 
 
 class _Known(NamedTuple):
@@ -45,8 +47,12 @@ class _Known(NamedTuple):
 def bind_launch(
     source: CudaSource, expression: str, grid: tuple[int, ...], block: tuple[int, ...], arguments: Sequence[Any]
 ) -> Bound:
-    """A callable that launches `expression` of `source` with arguments: arrays, None, NumPy scalars and structs."""
-    if _CONSTANT_THREADS.covers(prod(grid) * prod(block)) and expression not in source.clustered:
+    """A callable that launches `expression` of `source` with arguments: arrays, None, NumPy scalars and structs.
+
+    Nothing is compiled for a single call.
+    """
+    is_small = not is_single_call() and _CONSTANT_THREADS.covers(prod(grid) * prod(block))
+    if is_small and expression not in source.clustered:
         known = [_known(argument) for argument in arguments]
         fixed = fix(source, expression, _program(source, expression, grid, block, known), prod(block))
         if fixed is not None:
@@ -77,14 +83,20 @@ def fix(source: CudaSource, expression: str, program: str, threads: int) -> Any:
 
     None if it needs the stack: it indexes its constants by numbers that it computes, which is slow.
     """
-    device = cupy().cuda.runtime.getDevice()
-    compiled = compile_fixed(source, expression, program, threads, device_arch(device))
-    (name,) = compiled.names
-    resources = compiled.resources.get(name)
+    function, resources = _loaded(source, expression, program, threads, cupy().cuda.runtime.getDevice())
     if resources is not None and resources.stack_bytes:
         return None
-    function = cupy().RawModule(path=str(compiled.cubin)).get_function(compiled.names[name])
     return handed_out(expression, function, resources)
+
+
+@lru_cache(maxsize=MOST_LOADED)
+def _loaded(
+    source: CudaSource, expression: str, program: str, threads: int, device: int
+) -> tuple[Any, Resources | None]:
+    compiled = compile_fixed(source, expression, program, threads, device_arch(device))
+    (name,) = compiled.names
+    module = cupy().RawModule(path=str(compiled.cubin))
+    return module.get_function(compiled.names[name]), compiled.resources.get(name)
 
 
 def compile_fixed(source: CudaSource, expression: str, program: str, threads: int, arch: str) -> Compiled:

@@ -99,12 +99,11 @@ class FunctionOp:
         captures_inputs: bool = False,
         variant: bool = False,
     ) -> Callable[[Function], Function]:
-        """Register the decorated function as an implementation.
+        """Register the decorated function as an implementation; `torch`, `torch_compile` and `torchvision` are peers.
 
         It takes the inputs and parameters of the reference by name. It returns the output (several: a tuple in the
         op's order, or a mapping), or takes `out` and fills it (several: a tuple of arrays). A parameter called
-        `stream` receives the CUDA stream to launch on, as an integer. Implementations named `torch`, `torch_compile` or
-        `torchvision` are peers: others are compared with them, and gates do not judge them.
+        `stream` receives the CUDA stream to launch on, as an integer.
 
         device: `cpu`, `cuda` or both. arrays: type of its arrays, by default NumPy's on the CPU and
         CuPy's on CUDA: `numpy`, `cupy`, `torch`, `jax` or `numba` (CUDA arrays of Numba). dtypes: those it computes; by

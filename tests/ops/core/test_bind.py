@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -10,7 +11,8 @@ import numpy as np
 import pytest
 
 from opgauge.harness.case.file import load_cases
-from opgauge.ops import find_kernel
+from opgauge.ops import call, find_kernel
+from opgauge.ops._core.single_call import is_single_call, single_call
 from opgauge.ops._core.tuning import override
 from opgauge.ops._cuda import bind
 from opgauge.ops._cuda.struct import DIVISOR, divisor, pack, pointer
@@ -40,6 +42,15 @@ def test_bytes_of_numbers_are_words_and_addresses_are_arguments() -> None:
     assert addresses == {"inner.to": 0x1234500000}
 
 
+def source_noting(calls: list[Any], *clustered: str) -> Any:
+    """A source whose kernels note their calls."""
+
+    def function(_expression: str) -> Any:
+        return lambda *call: calls.append(call)
+
+    return SimpleNamespace(clustered=clustered, path=Path("kernels.cu"), function=function)
+
+
 @pytest.mark.parametrize(
     ("threads", "limit", "fixed"), [(512, 1 << 20, True), (512, 0, False), (1 << 21, 1 << 20, False)]
 )
@@ -48,9 +59,7 @@ def test_small_launches_are_compiled_for_their_arguments(
 ) -> None:
     """Then arrays alone are passed; all others pass everything."""
     array, calls = SimpleNamespace(data=None), list[Any]()
-    source: Any = SimpleNamespace(
-        clustered=(), path=Path("kernels.cu"), function=lambda _: lambda *call: calls.append(call)
-    )
+    source = source_noting(calls)
     monkeypatch.setattr(bind, "fix", lambda *_: lambda *call: calls.append(("fixed", *call)))
     with override({"cuda.constant_threads": limit}):
         bind.bind_launch(source, "scale<float>", (threads // 512,), (512,), (array, np.int32(3), None))()
@@ -58,12 +67,28 @@ def test_small_launches_are_compiled_for_their_arguments(
     assert calls == [(*(["fixed"] if fixed else []), (threads // 512,), (512,), passed)]
 
 
+def test_nothing_is_compiled_for_a_single_call(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Compiling takes longer than millions of calls, and each number would be another program."""
+    calls, seen = list[Any](), list[bool]()
+    monkeypatch.setattr(bind, "fix", lambda *_: pytest.fail("compiled"))
+    with single_call():
+        bind.bind_launch(source_noting(calls), "scale<float>", (1,), (32,), (np.int32(3),))()
+    assert len(calls) == 1
+    sign = find_kernel("sign", "optimized", "cpu", "float32")
+
+    def watched(**given: Any) -> Any:
+        seen.append(is_single_call())
+        return sign.function(**given)
+
+    monkeypatch.setattr("opgauge.ops._core.call.find_kernel", lambda *_: replace(sign, function=watched))
+    assert call("sign", x=np.array([-3], np.float32)).tolist() == [-1]
+    assert (seen, is_single_call()) == ([True], False)
+
+
 def test_launches_without_a_program_for_them_pass_all_arguments(monkeypatch: pytest.MonkeyPatch) -> None:
     """Where a program would index its constants, and for kernels of clusters."""
     calls = list[Any]()
-    source: Any = SimpleNamespace(
-        clustered=("grouped",), path=Path("a.cu"), function=lambda _: lambda *call: calls.append(call)
-    )
+    source = source_noting(calls, "grouped")
     monkeypatch.setattr(bind, "fix", lambda *_: None)
     bind.bind_launch(source, "scale<float>", (1,), (32,), (np.int32(3),))()
     monkeypatch.setattr(bind, "fix", lambda *_: pytest.fail("a program has no clusters"))
