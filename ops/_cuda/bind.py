@@ -26,7 +26,10 @@ _CONSTANT_THREADS = declare(
     1 << 20,
     (0, 1 << 14, 1 << 17, 1 << 20),
     backend="cuda",
-    ops=("add_n", "dot", "fill_any_like", "flatten", "lerp", "lerp_grad", "mean", "normalization", "p_norm"),
+    ops=(
+        *("add_n", "dot", "fill_any_like", "flatten", "lerp", "lerp_grad"),
+        *("mean", "normalization", "p_norm", "p_norm_grad", "scale", "sign"),
+    ),
     why="maximum threads of a launch that is compiled for its sizes and numbers; 0 compiles once for all",
 )
 WARP, REGISTERS = 32, 65_536
