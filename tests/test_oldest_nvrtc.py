@@ -8,6 +8,7 @@ from __future__ import annotations
 import ctypes
 import re
 import sys
+from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
 from multiprocessing import get_context
 from pathlib import Path
@@ -15,7 +16,10 @@ from pathlib import Path
 import pytest
 
 from opgauge import ops
+from opgauge.harness.case.file import load_cases
+from opgauge.ops import find_kernel
 from opgauge.ops._cuda.source import CudaSource, all_sources, program_options
+from tests.launches import bind_and_run, recorded
 
 ROOT = Path(ops.__file__).parents[1]
 INSTALLED = Path(sys.prefix) / "oldest"
@@ -24,6 +28,8 @@ LIBRARIES = {"12.4": "nvidia/cuda_nvrtc/lib", "13.0": "nvidia/cu13/lib"}
 """Folders of NVRTC by version."""
 REJECTED = "__device__ int twice(int number) { return 2 * nmber; }"
 """A source that no NVRTC compiles."""
+FIXED = ("fill_any_like", "lerp", "lerp_grad", "normalization", "p_norm_grad", "scale")
+"""Ops whose small launches are compiled for their arguments, structs and addresses among them."""
 Input = tuple[str, bytes, str, list[bytes]]
 """Name, text, name expression and options of a source."""
 
@@ -31,6 +37,19 @@ Input = tuple[str, bytes, str, list[bytes]]
 def _input(source: CudaSource) -> Input:
     options: list[bytes] = program_options(source.path, ARCHITECTURE, source.options).as_bytes("nvrtc")
     return str(source.path), source.path.read_bytes(), source.on(ARCHITECTURE)[0], options
+
+
+def _programs() -> Iterator[Input]:
+    """Of each source a program that is compiled for the arguments of a shipped case."""
+    programs: list[tuple[CudaSource, str, str, int]] = []
+    with recorded(programs) as launches:
+        for case in load_cases([ROOT / "cases"], tags={"smoke"}):
+            if case.op in FIXED:
+                bind_and_run(case, find_kernel(case.op, "optimized", "cuda", case.dtype), launches)
+    for source, expression, program, _ in {found[0]: found for found in programs}.values():
+        options = program_options(source.path, ARCHITECTURE, (*source.options, "-DRESIDENT=1")).as_bytes("nvrtc")
+        name = f"{expression.partition('<')[0]}_fixed"
+        yield f"{source.path} for {expression}", program.encode(), name, options
 
 
 def compile_all(folder: Path, inputs: list[Input]) -> tuple[str, dict[str, str]]:
@@ -57,11 +76,13 @@ def compile_all(folder: Path, inputs: list[Input]) -> tuple[str, dict[str, str]]
 
 @pytest.mark.parametrize("version", LIBRARIES)
 def test_every_source_compiles(version: str) -> None:
-    """With its first expression; a source with a fault is rejected."""
+    """With its first expression, and for one launch; a source with a fault is rejected."""
     folder = INSTALLED / LIBRARIES[version]
     if not folder.is_dir():
         pytest.skip(f"NVRTC {version} is not installed in {INSTALLED}: `make test` does that")
-    inputs = [*map(_input, all_sources()), ("faulty.cu", REJECTED.encode(), "twice", [])]
+    programs = list(_programs())
+    assert len(programs) >= len(FIXED)
+    inputs = [*map(_input, all_sources()), *programs, ("faulty.cu", REJECTED.encode(), "twice", [])]
     with ProcessPoolExecutor(1, get_context("spawn")) as pool:
         found, logs = pool.submit(compile_all, folder, inputs).result()
     assert found == version
