@@ -16,7 +16,7 @@ from opgauge.harness.counting import counted
 from opgauge.harness.measure import Hooks, Limits, Timed, Timer, UnfinishedError
 from opgauge.harness.result.failure import classify
 from opgauge.harness.result.result import Check, Status
-from opgauge.harness.worker.bits import digest, has_bits, in_place, is_array
+from opgauge.harness.worker.bits import digest, has_bits, in_place, is_array, laziness
 from opgauge.harness.worker.buffers import Buffers, copy_beside
 from opgauge.harness.worker.device_settings import has_strange_context
 from opgauge.harness.worker.inputs import empty_bytes, on_host
@@ -247,11 +247,12 @@ class Attempt:
     def outputs(self, returned: Any) -> dict[str, Any]:
         """Outputs by name: returned ones if the kernel returns a tuple, else the buffers.
 
-        Methods of a subclass of tuple, which could compute now, are not called.
+        Code of classes from elsewhere, which could compute now, is not called: `isinstance` reads `__class__`.
         """
         specs, inputs = self.case.resolved.outputs, self.buffers.inputs
-        items = list(tuple.__iter__(returned)) if isinstance(returned, tuple) else []
-        if isinstance(returned, tuple) and len(items) != len(specs):
+        is_tuple = issubclass(type(returned), tuple)
+        items = list(tuple.__iter__(returned)) if is_tuple else []
+        if is_tuple and len(items) != len(specs):
             reason = f"returned {counted(len(items), 'output')} instead of {len(specs)}"
             raise WrongError(reason)
         given = dict(zip(specs, items, strict=False))
@@ -268,7 +269,7 @@ class Attempt:
                 reason = f"{name} should be a view of {spec.view_of} and is a copy"
                 raise WrongError(reason)
             if array is not None:
-                outputs[name] = in_place(array)
+                outputs[name] = _in_place(name, array)
             if name in given and spec.view_of is None:
                 self._check_own(name, outputs.get(name))
         return outputs
@@ -298,6 +299,19 @@ def _blamed_on_kernel() -> Iterator[None]:
     except Exception as error:
         status, reason = classify(error)
         raise KernelFailedError(status, reason) from error
+
+
+def _in_place(name: str, array: Any) -> Any:
+    """An output as an array of NumPy or CuPy; raises WrongError if its values would be computed only now."""
+    lazy = laziness(array)
+    if lazy:
+        reason = f"returned a tensor {lazy} for {name}: compute its values in the call"
+        raise WrongError(reason)
+    try:
+        return in_place(array)
+    except (TypeError, ValueError, RuntimeError) as error:
+        reason = f"returned a {type(array).__name__} for {name} that cannot be read: {error}"
+        raise WrongError(reason) from error
 
 
 def _overlaps(array: Any, low: int, high: int) -> bool:

@@ -18,7 +18,7 @@ import numpy as np
 from opgauge.harness.worker.attempt import Attempt, WrongError
 from opgauge.harness.worker.bits import has_bits, module_of
 from opgauge.harness.worker.call_time import CallTime, Clocks
-from opgauge.harness.worker.emphasis import allow_lost, choose_slices, emphasize, write_inputs
+from opgauge.harness.worker.emphasis import allow_lost
 from opgauge.harness.worker.input_changes import FreshValues, InputChange, InputChanges
 from opgauge.harness.worker.inputs import Inputs, on_host
 from opgauge.harness.worker.left_threads import LeftThreads
@@ -28,7 +28,7 @@ from opgauge.harness.worker.regions import Pair, differ, is_flat, moved, run, sl
 from opgauge.harness.worker.time_share import TimeShare
 from opgauge.harness.worker.variation import Exchange, along, expect_slices, find_variation, take
 from opgauge.harness.worker.verify import Expected, check, expect
-from opgauge.ops import Bound, dtype_info
+from opgauge.ops import dtype_info
 from opgauge.ops._core.backend import to_numpy
 from opgauge.ops._core.op import Array
 
@@ -42,6 +42,8 @@ DEVICE_FRESH_S = 0.015
 """Seconds for fresh values per trial on a GPU, if its share is less."""
 SMALL_BYTES = 64 << 10
 """Size up to which outputs are poisoned and compared whole each time."""
+COSTLY_SHARE = 1 / 4
+"""Share of the later calls on fresh values that are judged if their reference is costly."""
 JUDGED = 4
 """Most slices whose reference is computed when their bits differ from the known ones."""
 LOOSE_BYTES = 16 << 20
@@ -115,29 +117,35 @@ class Audit:
         self._started = self._ended - begun
         self._called = Clocks.now()
 
-    def after(self, returned: Any, *, judged: bool = True) -> None:
-        """Check the outputs of the sample, and undo the change; not timed. Raises WrongError."""
+    def after(self, returned: Any, *, judged: bool = True, surely: bool = False) -> None:
+        """Check the outputs of the sample, and undo the change; not timed. Raises WrongError.
+
+        judged: compare outputs. surely: also those for which that is costly.
+        """
         took, change, begun = self._called.passed(), self._change, perf_counter()
         if change is None:
             return
         self.threads.rest()
         self._sampled_s += begun - self._ended
         outputs = self._attempt.outputs(returned)
-        if judged:
-            seen = read_probes(outputs, self._probes)
-            self._compare(outputs, change)
-            late = changed_output(outputs, self._probes, seen)
-            if late:
-                reason = f"{late} was still written after the call had returned"
-                raise WrongError(reason)
+        seen = read_probes(outputs, self._probes) if judged else {}
+        is_judged = judged and self._compare(outputs, change, surely=surely)
+        late = changed_output(outputs, self._probes, seen)
+        if late:
+            reason = f"{late} was still written after the call had returned"
+            raise WrongError(reason)
         self.undo()
+        late = changed_output(outputs, self._probes, seen)
+        if late:
+            reason = f"{late} changes with an input after the call has returned: copying is part of the work"
+            raise WrongError(reason)
         self.threads.resume()
         self.samples += 1
         self.whole += change.whole
         self.varied += change.pair is not None or change.is_scaled or change.fresh is not None
         if change.fresh is None:
             self.usual.append(took)
-        elif change.whole and change.fresh.is_whole:
+        elif is_judged and change.whole and change.fresh.is_whole and not change.fresh.is_known:
             self.thorough.append(took)
         spent = perf_counter() - begun + self._started
         if change.fresh is not None:
@@ -156,6 +164,11 @@ class Audit:
     def is_small(self) -> bool:
         """Whether outputs are poisoned and compared whole each time."""
         return self._bytes <= SMALL_BYTES
+
+    @property
+    def is_change_known(self) -> bool:
+        """Whether another kernel has had most of the pending change's values."""
+        return self._change is not None and self._change.fresh is not None and self._change.fresh.is_known
 
     @property
     def pending(self) -> InputChange | None:
@@ -183,68 +196,40 @@ class Audit:
             self._known(outputs, change)
         self.undo()
 
-    def _compare(self, outputs: Mapping[str, Any], change: InputChange) -> None:
-        """Raise WrongError if outputs differ from those of the changed inputs."""
+    def _compare(self, outputs: Mapping[str, Any], change: InputChange, *, surely: bool = False) -> bool:
+        """Whether outputs were judged; raises WrongError if they differ from those of the changed inputs."""
         if change.fresh is not None:
-            self._judge_fresh(outputs, change.fresh)
-            return
+            return self._judge_fresh(outputs, change.fresh, surely=surely)
         if not self._known(outputs, change):
             with self.changes.expecting(change, self._attempt.accepted):
                 self._judge(outputs, change)
+        return True
 
-    def _judge_fresh(self, outputs: Mapping[str, Any], fresh: FreshValues) -> None:
-        """Judge outputs of fresh values; raises WrongError."""
-        if fresh.is_costly and not self._attempt.is_accepted(outputs):
-            return
+    def _judge_fresh(self, outputs: Mapping[str, Any], fresh: FreshValues, *, surely: bool) -> bool:
+        """Judge outputs of fresh values; whether it did so. Raises WrongError."""
+        is_drawn = surely or not self.thorough or self.rng.random() < COSTLY_SHARE
+        if fresh.is_costly and not is_drawn and not self._attempt.is_accepted(outputs):
+            return False
         expected, variation, relaxed = fresh.expected(), self._variation, self._attempt.kernel.relaxed
         if expected is None:
-            return
+            return False
         if isinstance(variation, Exchange) and fresh.slices is not None:
             got = take(outputs, variation.outputs, list(fresh.slices))
             if check(on_host(got), expected, relaxed).ok:
-                return
+                return True
             # the probe may have found slices that are not independent: judge all outputs
-            expected = self._expected_now(variation if fresh.is_emphasized else None)
+            expected = self.expected_now(variation if fresh.is_emphasized else None)
         found = check(on_host(outputs), expected, relaxed)
         if not found.ok:
             reason = f"{found.reason} ({WHEN}, on values that the inputs did not have before)"
             raise WrongError(reason, replace(found, reason=reason))
+        return True
 
-    def _expected_now(self, emphasized: Exchange | None = None) -> Expected:
-        """Expected outputs for the present inputs. emphasized: axes of slices in which a few elements decide."""
+    def expected_now(self, emphasized: Exchange | None = None) -> Expected:
+        """Expected outputs of the present inputs. emphasized: axes of slices in which a few elements decide."""
         case = self._attempt.case
         expected = expect(case, Inputs(on_host(self._attempt.buffers.inputs)))
         return allow_lost(expected, case.dtype, emphasized.outputs) if emphasized else expected
-
-    def check_emphasis(self, call: Bound) -> None:
-        """Call once on inputs in which few elements dominate (see `emphasis`); raises WrongError.
-
-        Cases without independent slices have such values in their first sample instead.
-        """
-        attempt, case, axes = self._attempt, self._attempt.case, self._variation
-        if attempt.captures_inputs or attempt.kernel.relaxed != 1 or not isinstance(axes, Exchange):
-            return
-        draw, inputs = self.changes.draw("emphasis"), attempt.buffers.inputs
-        rng = draw.generator()
-        chosen = choose_slices(case, axes, rng)
-        values = on_host(take(inputs, axes.inputs, chosen))
-        changed = emphasize(case, values, axes.inputs, rng)
-        part = Exchange(axes.inputs, axes.outputs, len(chosen))
-        expected = draw.expect(changed, lambda: expect_slices(case, part, changed, range(len(chosen))))
-        if expected is None:
-            return
-        write_inputs(inputs, axes, chosen, changed)
-        try:
-            outputs = attempt.outputs(attempt.call(call, 1))
-            lenient = allow_lost(expected, case.dtype, part.outputs)
-            found = check(on_host(take(outputs, axes.outputs, chosen)), lenient, attempt.kernel.relaxed)
-            if not found.ok:  # the probe may have found slices that are not independent: judge all outputs
-                found = check(on_host(outputs), self._expected_now(axes), attempt.kernel.relaxed)
-        finally:
-            write_inputs(inputs, axes, chosen, values)
-        if not found.ok:
-            reason = f"{found.reason} (on inputs of which a few elements matter)"
-            raise WrongError(reason, replace(found, reason=reason))
 
     def _known(self, outputs: Mapping[str, Any], change: InputChange) -> bool:
         """Whether outputs have the bits expected of the changed inputs: all of them, or the changed and poisoned ones.
@@ -300,7 +285,7 @@ class Audit:
             return
         begun = perf_counter()
         if not (self._is_loosely_right(outputs) and self._are_slices_right(outputs, change)):
-            expected = self._expected_now() if change.pair or change.is_scaled else self._reference()
+            expected = self.expected_now() if change.pair or change.is_scaled else self._reference()
             found = check(on_host(outputs), expected, self._attempt.kernel.relaxed)
             if not found.ok:
                 reason = f"{found.reason} ({WHEN})"

@@ -26,6 +26,7 @@ from opgauge.harness.worker.audit import Audit
 from opgauge.harness.worker.buffers import Buffers
 from opgauge.harness.worker.damage import repaired, with_damage, with_disturbance, with_late_damage, with_threads
 from opgauge.harness.worker.device_settings import is_exhausted
+from opgauge.harness.worker.emphasized_call import check_emphasis
 from opgauge.harness.worker.faults import FAULTS, blamed_on_op, fault_fields
 from opgauge.harness.worker.held import HeldKernel
 from opgauge.harness.worker.idle import check_idle
@@ -287,7 +288,7 @@ class Bench:
                     attempt.check(returned, reference, "in the second call")
                 if extra_checks:
                     phases.begin(protocol.EMPHASIS)
-                    ready.audit.check_emphasis(call)
+                    check_emphasis(audit, attempt, call)
                 measurement = self._sample(ready, phases, limits, audited=not is_brief)
                 ready.checks_beside = hold and extra_checks
                 if extra_checks:  # later, threads of other held kernels may work

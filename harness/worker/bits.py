@@ -28,6 +28,8 @@ LIBRARIES = ("numpy", "cupy", "torch", "jax", "jaxlib", "numba", "numba_cuda")
 """Libraries whose arrays kernels may return."""
 PLAIN = {"cupy": ("ndarray",), "torch": ("Tensor", "nn.Parameter")}
 """Classes of arrays of libraries whose classes may have subclasses."""
+TORCH_DEVICES = ("cpu", "cuda")
+"""Devices of torch whose tensors have memory; others compute when a tensor is copied to the host."""
 FACTORS = (0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB)
 """Odd numbers that spread bits: Steele, Lea and Flood 2014, Fast Splittable Pseudorandom Number Generators."""
 
@@ -88,8 +90,19 @@ def is_array(value: Any) -> bool:
         return True
     if root in PLAIN:
         return any(kind is attrgetter(name)(sys.modules[root]) for name in PLAIN[root])
-    module = sys.modules.get(kind.__module__)
+    module = sys.modules.get(module_name(kind))
     return root in LIBRARIES and getattr(module, kind.__name__, None) is kind and not _has_foreign_code(kind)
+
+
+def laziness(array: Any) -> str:
+    """Why the memory of a tensor of torch does not hold its values, in words; empty for other arrays."""
+    if root_of(array) != "torch":
+        return ""
+    if array.device.type not in TORCH_DEVICES:
+        return f"on the device {array.device.type}"
+    if array.layout is not import_module("torch").strided:
+        return f"of layout {str(array.layout).removeprefix('torch.')}"
+    return "that is negated when it is read" if array.is_neg() else ""
 
 
 def _has_foreign_code(kind: type) -> bool:
@@ -138,8 +151,13 @@ def module_of(array: Any) -> Any:
 
 
 def root_of(array: Any) -> str:
-    """Name of the library that an array belongs to."""
-    return type(array).__module__.partition(".")[0]
+    """Name of the library that an array belongs to; properties of its class's own class are not called."""
+    return module_name(type(array)).partition(".")[0]
+
+
+def module_name(kind: type) -> str:
+    """The module that a class names as its own."""
+    return str(type.__dict__["__module__"].__get__(kind))
 
 
 def _words(array: Array) -> Array:

@@ -23,11 +23,12 @@ def renew(arrays: Iterable[Any], rng: np.random.Generator, *, is_scaled: bool) -
     """Write fresh values into arrays: floating-point numbers times random factors, or known ones in another order.
 
     Both are needed. A kernel whose time depends on its values, such as a search that ends at the first number above a
-    threshold, takes as long as before only on numbers of the same distribution; a sum over all of them stays the same.
+    threshold, takes as long as before only on numbers of the same distribution. A sum over all of them would stay the
+    same, so that some floating-point numbers take the places of others.
     """
     for array in arrays:
         if array.size:
-            (_scale_blocks if is_scaled and _is_floating(array) else _reverse_parts)(array, rng)
+            (_scale_blocks if is_scaled and _is_floating(array) else _reorder)(array, rng)
 
 
 def renewed(values: Array, rng: np.random.Generator) -> Array:
@@ -40,6 +41,16 @@ def renewed(values: Array, rng: np.random.Generator) -> Array:
 
 def _is_floating(array: Any) -> bool:
     return dtype_info(array.dtype.name).kind in ("float", "complex")
+
+
+def _reorder(array: Any, rng: np.random.Generator) -> None:
+    """Reverse parts of an array; a quarter of floating-point numbers is overwritten by others."""
+    _reverse_parts(array, rng)
+    if _is_floating(array):
+        flat = _flat(array)
+        length = -(-flat.size // 4)
+        here, there = (int(one) for one in rng.integers(0, flat.size - length + 1, 2))
+        flat[here : here + length] = flat[there : there + length].copy()
 
 
 def _reverse_parts(array: Any, rng: np.random.Generator) -> None:

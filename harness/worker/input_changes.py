@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -42,6 +43,8 @@ LARGEST_SLICES = 1 << 17
 """Most bytes of exchanged slices, if single slices are smaller."""
 FRESH_SLICES = 2
 """Slices that get fresh values, and slices that are judged if all inputs have fresh values; one if slices are large."""
+MOST_KNOWN = 4
+"""Slices per slice of a shared draw, below which another kernel has had most of the values."""
 MOST_FRESH = 1 << 20
 """Most elements of all inputs whose fresh values are always judged, if the whole reference is needed."""
 
@@ -52,7 +55,8 @@ class FreshValues:
 
     slices: judged slices; None: the whole outputs are judged. is_whole: all inputs changed, not only the slices.
     expected: computes the expected slices, or whole outputs; None if the op refuses so few slices. is_emphasized: a
-    few elements of each slice decide. is_costly: outputs are judged only if they are still those of other values.
+    few elements of each slice decide. is_costly: a reference of all outputs takes long. is_known: another kernel of
+    this process has had most of the values, and could have remembered their outputs.
     """
 
     slices: Sequence[int] | None
@@ -60,6 +64,7 @@ class FreshValues:
     expected: Callable[[], Expected | None]
     is_emphasized: bool = False
     is_costly: bool = False
+    is_known: bool = False
 
 
 @dataclass(frozen=True)
@@ -158,12 +163,7 @@ class InputChanges:
         variation = self.variation
         if not isinstance(variation, Exchange):
             return self._freshen_undivided() if self._elements <= MOST_FRESH else self._freshen_large()
-        if everything and self._derived(variation):
-            if self._drawn:
-                return self._freshen_without_judging(variation)
-        elif everything:
-            return self._freshen_everything(variation)
-        return self._freshen_slices(variation)
+        return self._freshen_everything(variation) if everything else self._freshen_slices(variation)
 
     def draw(self, kind: str) -> Draw:
         """The next draw of a kind."""
@@ -183,13 +183,6 @@ class InputChanges:
             part = take(self._inputs, variation.inputs, [0]) if variation and op.derive else self._inputs
             self._derives = frozenset(op.derive(Inputs(on_host(part)).wide, self._case.params) if op.derive else ())
         return self._derives
-
-    def _freshen_without_judging(self, variation: Exchange) -> FreshValues:
-        """Write fresh values into all inputs that are not derived, to compare times; bounds may not hold for them."""
-        rng = self.draw("without judging").generator()
-        arrays = (array for name, array in self._inputs.items() if name not in self._derived(variation))
-        renew(arrays, rng, is_scaled=_toss(rng))
-        return FreshValues(None, is_whole=True, expected=lambda: None)
 
     def _freshen_slices(self, variation: Exchange) -> FreshValues:
         draw = self.draw(f"slices, {self._emphasized}")
@@ -213,17 +206,29 @@ class InputChanges:
         return FreshValues(chosen, is_whole=False, expected=expected, is_emphasized=is_emphasized)
 
     def _freshen_everything(self, variation: Exchange) -> FreshValues:
-        draw = self.draw("everything")
+        """Write fresh values into all inputs; only those of the judged slices, and of what slices share, may be shared.
+
+        Bounds may not hold for other slices beside inputs that are derived.
+        """
+        draw, axes, derived = self.draw("everything"), variation.inputs, self._derived(variation)
         rng = draw.generator()
-        chosen = self._choose(variation, rng)
-        renew(self._inputs.values(), rng, is_scaled=_toss(rng))
-        part = Exchange(variation.inputs, variation.outputs, len(chosen))
+        chosen, is_scaled = self._choose(variation, rng), _toss(rng)
+        drawn = {name: array for name, array in self._inputs.items() if name not in derived}
+        renew((array for name, array in drawn.items() if name not in axes), rng, is_scaled=is_scaled)
+        values = on_host(take(self._inputs, axes, chosen))
+        values |= {name: np.array(values[name], order="C") for name in axes}
+        renew((values[name] for name in axes if name in drawn), rng, is_scaled=is_scaled)
+        values = dict(with_derived(self._case, values, axes).values)
+        renew((array for name, array in drawn.items() if name in axes), self._rng, is_scaled=is_scaled)
+        write_inputs(self._inputs, variation, chosen, values)
+        part, is_judged = Exchange(axes, variation.outputs, len(chosen)), derived <= axes.keys()
 
         def expected() -> Expected | None:
-            values = on_host(take(self._inputs, variation.inputs, chosen))
-            return draw.expect(values, lambda: expect_slices(self._case, part, values, range(len(chosen))))
+            find = partial(expect_slices, self._case, part, values, range(len(chosen)))
+            return draw.expect(values, find) if is_judged else None
 
-        return FreshValues(chosen, is_whole=True, expected=expected)
+        is_known = len(draw.users) > 1 and MOST_KNOWN * len(chosen) > variation.size
+        return FreshValues(chosen, is_whole=True, expected=expected, is_known=is_known)
 
     def _freshen_undivided(self) -> FreshValues:
         """Write fresh values into all inputs, the first time such that a few elements decide.
@@ -239,20 +244,16 @@ class InputChanges:
             found = draw.expect(values, lambda: expect(case, Inputs(dict(values))))
             return allow_lost(found, case.dtype) if found and is_emphasized else found
 
-        return FreshValues(None, is_whole=True, expected=expected, is_emphasized=is_emphasized)
+        is_known = len(draw.users) > 1
+        return FreshValues(None, is_whole=True, expected=expected, is_emphasized=is_emphasized, is_known=is_known)
 
     def _freshen_large(self) -> FreshValues:
-        """Write fresh values into all inputs where they lie; outputs are judged only if other numbers gave the same.
-
-        Numbers in another order may well have the same outputs, and bounds may not hold beside inputs that are derived.
-        """
+        """Write fresh values into all inputs where they lie; bounds may not hold beside inputs that are derived."""
         derived, rng = self._derived(), self.draw("large").generator()
-        is_scaled = _toss(rng)
-        renew((array for name, array in self._inputs.items() if name not in derived), rng, is_scaled=is_scaled)
+        renew((array for name, array in self._inputs.items() if name not in derived), rng, is_scaled=_toss(rng))
 
         def expected() -> Expected | None:
-            is_judged = is_scaled and not derived
-            return expect(self._case, Inputs(on_host(self._inputs))) if is_judged else None
+            return None if derived else expect(self._case, Inputs(on_host(self._inputs)))
 
         return FreshValues(None, is_whole=True, expected=expected, is_costly=True)
 

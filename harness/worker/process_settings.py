@@ -19,9 +19,13 @@ from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import numpy as np
+
 PR_SET_TIMERSLACK, PR_GET_TIMERSLACK, PR_SET_THP_DISABLE, PR_GET_THP_DISABLE = 29, 30, 41, 42
 PR_SET_CHILD_SUBREAPER, PR_GET_CHILD_SUBREAPER, PR_SET_NO_NEW_PRIVS = 36, 37, 38
 """Options of prctl."""
+SET_ALLOCATOR, GET_ALLOCATOR = 304, 305
+"""Numbers of NumPy's functions PyDataMem_SetHandler and PyDataMem_GetHandler in the table of its C interface."""
 PROCESS = Path("/proc/self")
 """Folder of Linux with the state of this process."""
 RESTRICTIONS = ("NoNewPrivs", "Seccomp", "Speculation", "Mems_allowed:")
@@ -110,6 +114,29 @@ def _ask_for_large_pages(wanted: bool) -> Any:  # noqa: FBT001  called with the 
     return getattr(sys.modules.get("numpy._core.multiarray"), "_set_madvise_hugepage", bool)(wanted)
 
 
+@cache
+def _numpys_functions() -> tuple[Callable[..., Any], Callable[..., Any]]:
+    """NumPy's C functions that read and set its allocator."""
+    table = np._core._multiarray_umath._ARRAY_API  # type: ignore[attr-defined]  # noqa: SLF001
+    pointer = ctypes.PYFUNCTYPE(ctypes.c_void_p, ctypes.py_object, ctypes.c_char_p)(
+        ("PyCapsule_GetPointer", ctypes.pythonapi)
+    )(table, None)
+    functions = ctypes.cast(pointer, ctypes.POINTER(ctypes.c_void_p))
+    return (
+        ctypes.PYFUNCTYPE(ctypes.py_object)(functions[GET_ALLOCATOR]),
+        ctypes.PYFUNCTYPE(ctypes.py_object, ctypes.py_object)(functions[SET_ALLOCATOR]),
+    )
+
+
+def _numpys_allocator() -> Any:
+    """The object that describes NumPy's allocator."""
+    return _numpys_functions()[0]()
+
+
+def _put_back_allocator(old: Any) -> None:
+    _numpys_functions()[1](old)
+
+
 def _numba_settings() -> dict[str, Any] | None:
     """Options of Numba's compiler and of its parallel loops; None if it is not loaded."""
     numba: Any = sys.modules.get("numba")
@@ -157,6 +184,7 @@ SETTINGS: Mapping[str, ProcessSetting] = {
     "debugging of the garbage collector": ProcessSetting(gc.get_debug, gc.set_debug),
     "blocked signals": ProcessSetting(lambda: signal.pthread_sigmask(signal.SIG_BLOCK, ()), _put_back_mask),
     "NumPy's use of large pages": ProcessSetting(_numpys_large_pages, _ask_for_large_pages),
+    "NumPy's allocator": ProcessSetting(_numpys_allocator, _put_back_allocator),
     "Numba's options": ProcessSetting(_numba_settings, _put_back_numba),
 }
 """Settings by name."""

@@ -37,7 +37,7 @@ A call whose threads are still awake takes half as long.
 ROUNDS = 3
 """Number of times that a difference must be measured before it counts."""
 JUDGED = 2
-"""Calls on fresh values of each round whose outputs are judged."""
+"""Calls on fresh values of each round whose outputs are judged, besides those that are fast."""
 LOOPS = 8
 """Samples, and loops of as many calls, that confirm a difference where no other process takes a CPU."""
 LONG_NS = 50_000_000
@@ -155,11 +155,15 @@ def _time_single_calls(audit: Audit, call: Bound, pause_s: float, most_ns: float
     end = perf_counter() + SINGLE_S
     while len(changed) < MOST_SINGLE and (len(changed) < SURE_SINGLE or perf_counter() < end):
         audit.change(whole=True, fresh=True)
+        if audit.is_change_known:
+            audit.after(call())
+            continue
         sleep(pause_s)
         begun = perf_counter_ns()
         returned = call()
         changed.append(perf_counter_ns() - begun)
-        audit.after(returned, judged=len(changed) <= JUDGED)
+        decides = bool(unchanged) and changed[-1] <= min(_most_ns(min(unchanged)), most_ns)
+        audit.after(returned, judged=decides or len(changed) <= JUDGED, surely=decides)
         if len(changed) <= PAIRED_SINGLE:
             returned = call()
             audit.disturb(returned, fresh=True)
@@ -191,10 +195,11 @@ def check_samples(audit: Audit, attempt: Attempt, call: Bound, repeated: Measure
         return
     thorough: list[CallTime] = []
     usual: list[CallTime] = []
-    for number in range(1, PAIRS + 1):
-        thorough.append(_time_call(audit, call, whole=True))
-        usual.append(_time_call(audit, call, whole=False))
-        if number >= LEAST_PAIRS and not is_dearer(thorough, usual):
+    for _ in range(PAIRS):
+        thorough += _time_thorough(audit, call, usual)
+        call()  # a kernel that works by what has changed since the last call would work more
+        usual.append(_time_call(audit, call))
+        if len(thorough) >= LEAST_PAIRS and not is_dearer(thorough, usual):
             return
     whole, parts = (time_text(min(one.wall_ns for one in times)) for times in (thorough, usual))
     reason = (
@@ -226,9 +231,24 @@ def is_dearer(thorough: Sequence[CallTime], usual: Sequence[CallTime]) -> bool:
     return min(one.cpu_ns for one in thorough) > _most_ns(min(one.cpu_ns for one in usual))
 
 
-def _time_call(audit: Audit, call: Bound, *, whole: bool) -> CallTime:
-    """Time of a call after a change of everything, or of parts; its outputs are not judged."""
-    audit.change(whole=whole, fresh=whole)
+def _time_thorough(audit: Audit, call: Bound, usual: Sequence[CallTime]) -> list[CallTime]:
+    """Time of a call after a change of everything; its outputs are judged if it is as fast as usual.
+
+    None if the values are known.
+    """
+    audit.change(whole=True, fresh=True)
+    is_known = audit.is_change_known
+    begun = Clocks.now(with_waits=True)
+    returned = call()
+    took = begun.passed()
+    decides = not usual or not is_dearer([took], usual)
+    audit.after(returned, judged=decides, surely=decides)
+    return [] if is_known else [took]
+
+
+def _time_call(audit: Audit, call: Bound) -> CallTime:
+    """Time of a call after a change of parts; its outputs are not judged."""
+    audit.change(whole=False, fresh=False)
     begun = Clocks.now(with_waits=True)
     returned = call()
     took = begun.passed()

@@ -50,6 +50,7 @@ class Succession:
     def __init__(self, attempt: Attempt, call: Bound, rng: np.random.Generator) -> None:
         self._attempt = attempt
         self._call = call
+        self._returned: Any = None
         self._rng = rng
         self._bytes: dict[str, memoryview] = {}
         for name, array in attempt.buffers.inputs.items():
@@ -112,10 +113,12 @@ class Succession:
             same_ns = changed_ns = float("inf")
             undisturbed = 0
             for left in reversed(range(SEQUENCES)):
-                drawn, spoilt, switches = self._draw(calls), self._draw_out(calls), switches_of_process()
+                number = int(self._rng.integers(-(-calls // 2), calls + 1))
+                drawn, spoilt, switches = self._draw(number), self._draw_out(number), switches_of_process()
                 same_ns = min(same_ns, self._time(spare, spare_out, drawn, spoilt))
                 undisturbed += switches_of_process() == switches
                 changed_ns = min(changed_ns, self._time(self._bytes, self._out, drawn, spoilt))
+                self._check_last()
                 is_sure = undisturbed >= LEAST_SEQUENCES or not left
                 if is_sure and changed_ns <= MOST_DEARER * same_ns + LEAST_DEARER_NS:
                     return
@@ -138,13 +141,22 @@ class Succession:
             spoilt
         )
         steps = [(*place, outputs[number], at) for place, (number, at) in zip(places, spoilt, strict=True)]
-        call()
+        self._returned = call()
         begun = perf_counter_ns()
         for place, at, bit, out, out_at in steps:
             place[at] ^= bit
             out[out_at] = GARBAGE
-            call()
-        return (perf_counter_ns() - begun) / len(steps)
+            returned = call()
+        ended = perf_counter_ns()
+        self._returned = returned
+        return (ended - begun) / len(steps)
+
+    def _check_last(self) -> None:
+        """Compare the outputs of the last timed call with those of one that follows; raises WrongError."""
+        outputs = self._attempt.outputs(self._returned)
+        found = {name: to_numpy(array).copy() for name, array in outputs.items()}
+        if not all(has_bits(array, found[name]) for name, array in self._outputs().items()):
+            self._judge(found)
 
     def _draw(self, count: int) -> list[tuple[str, int, int]]:
         """Random elements of floating-point inputs: name, byte, and bit to change; empty without any."""

@@ -49,6 +49,8 @@ CASES: dict[str, tuple[str, dict[str, tuple[int, ...]], dict[str, Any]]] = {
     "gradient": ("p_norm_grad", {"x": (512, 4096)}, {"porder": 3.0, "axis": -1}),
     "integers": ("sign", {"x": (16, 2053)}, {}),
     "unchanged": ("scale", {"x": (100, 30)}, {}),
+    "negated": ("scale", {"x": (1000, 300)}, {"scale": -1.0}),
+    "unchanged-large": ("scale", {"x": (1000, 300)}, {}),
     "filled": ("fill_any_like", {"x": (100, 30)}, {"value": 2.5}),
     "two-outputs": ("lerp_grad", {"x": (65, 33), "y": (65, 33)}, {"weight": 0.3}),
 }

@@ -28,6 +28,8 @@ MODULES = (
     "tests.cheats.waiting",
     "tests.cheats.detecting",
     "tests.cheats.unwatched",
+    "tests.cheats.unjudged",
+    "tests.cheats.deferred",
     "tests.cheats.on_device",
     "tests.cheats.on_device_state",
     "tests.cheats.on_libraries",
@@ -112,6 +114,15 @@ def test_a_cheat_is_flagged_when_interleaved(name: str, budget_s: float) -> None
         honest, found = executor.run([trial(cheat, "baseline"), trial(cheat)])
     assert_flagged(cheat, found)
     assert honest.status is Status.OK, honest.reason
+
+
+def test_a_kernel_is_flagged_that_knows_what_another_one_computed(executor: LocalExecutor) -> None:
+    """Values that both have had do not count when times are compared."""
+    names = ("remembers_for_another", "remembers_what_another_computed")
+    for cheat, found in zip(
+        [CHEATS[name] for name in names], executor.run([trial(CHEATS[n]) for n in names]), strict=True
+    ):
+        assert_flagged(cheat, found)
 
 
 def test_a_clock_replaced_in_later_rounds_times_nobody() -> None:

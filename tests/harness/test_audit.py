@@ -20,6 +20,7 @@ from opgauge.harness.worker import audit as audit_module
 from opgauge.harness.worker import variation as variation_module
 from opgauge.harness.worker.attempt import Attempt, WrongError
 from opgauge.harness.worker.audit import Audit
+from opgauge.harness.worker.emphasized_call import check_emphasis
 from opgauge.harness.worker.inputs import make_inputs
 from opgauge.harness.worker.variation import Exchange, expect_slices, find_variation
 from opgauge.harness.worker.verify import expect
@@ -125,7 +126,7 @@ def test_slices_beside_a_derived_input_of_all_slices_have_their_own_reference(co
     case = Case("p_norm_grad", "whole", {"x": (48, 40)}, "float32", params)
     with accepted(case) as attempt:
         call, audit = attempt.bind(), Audit(attempt, Mock(), seed=1)
-        audit.check_emphasis(call)
+        check_emphasis(audit, attempt, call)
         for _ in range(SAMPLES):
             audit.change(whole=False, fresh=True)
             audit.after(call())

@@ -8,7 +8,7 @@ import pytest
 from opgauge.harness.case.case import Case
 from opgauge.harness.worker import input_changes
 from opgauge.harness.worker.draws import SHARED, Draws
-from opgauge.harness.worker.input_changes import InputChanges
+from opgauge.harness.worker.input_changes import FreshValues, InputChanges
 from opgauge.harness.worker.inputs import make_inputs
 from opgauge.harness.worker.variation import find_variation
 from opgauge.harness.worker.verify import Expected
@@ -19,7 +19,9 @@ UNDIVIDED = Case("dot", "small", {"x": (9,), "y": (9,)}, "float32", find_op("dot
 ROWS = Case("dot", "rows", {"x": (40, 9), "y": (40, 9)}, "float32", find_op("dot").params())
 
 
-def drawn(case: Case, user: str, draws: Draws, count: int, *, everything: bool = True) -> list[tuple[Array, Expected]]:
+def drawn(
+    case: Case, user: str, draws: Draws, count: int, *, everything: bool = True
+) -> list[tuple[Array, FreshValues, Expected]]:
     """Fresh values of x that one trial of `user` gets, one after the other, and what is expected for them."""
     inputs = {name: value.copy() for name, value in make_inputs(case).values.items()}
     untouched = {name: value.copy() for name, value in inputs.items()}
@@ -31,7 +33,7 @@ def drawn(case: Case, user: str, draws: Draws, count: int, *, everything: bool =
         assert fresh is not None
         expected = fresh.expected()
         assert expected is not None
-        found.append((inputs["x"].copy(), expected))
+        found.append((inputs["x"].copy(), fresh, expected))
         changes.restore()
     return found
 
@@ -51,7 +53,10 @@ def test_implementations_share_values_and_their_reference(
     shared: int,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """The reference is computed once for each; those after the shared ones are each implementation's own."""
+    """The reference is computed once for each; those after the shared ones are each implementation's own.
+
+    Of many slices only the judged ones are shared: a kernel could remember the outputs of another one.
+    """
     computed: list[Case] = []
     original = getattr(input_changes, compute)
 
@@ -63,8 +68,16 @@ def test_implementations_share_values_and_their_reference(
     monkeypatch.setattr(input_changes, compute, count)
     draws = Draws()
     first, second = (drawn(case, user, draws, shared + 1, everything=everything) for user in ("baseline", "optimized"))
-    same = [bool(np.array_equal(one, other)) for (one, _), (other, _) in zip(first, second, strict=True)]
+    same, all_same = [], []
+    for (one, fresh, _), (other, _, _) in zip(first, second, strict=True):
+        judged = slice(None) if fresh.slices is None else list(fresh.slices)
+        same.append(bool(np.array_equal(one[judged], other[judged])))
+        all_same.append(bool(np.array_equal(one, other)))
     assert same == [True] * shared + [False]
+    assert all_same == [not (everything and case is ROWS)] * shared + [False]
+    is_known = [fresh.is_known for _, fresh, _ in second]
+    assert is_known == [case is UNDIVIDED] * shared + [False]
+    assert not any(fresh.is_known for _, fresh, _ in first)
     assert len(computed) == shared + 2
 
 
@@ -73,14 +86,14 @@ def test_no_implementation_gets_values_twice(case: Case) -> None:
     """Neither within a trial, nor in a later trial of the same buffers: it may remember what it computed for them."""
     draws = Draws()
     # the first values of each trial emphasize one of few elements, which may be the same one
-    values = [x.tobytes() for _ in range(3) for x, _ in drawn(case, "optimized", draws, 3)[1:]]
+    values = [x.tobytes() for _ in range(3) for x, *_ in drawn(case, "optimized", draws, 3)[1:]]
     assert len(set(values)) == len(values)
 
 
 def test_an_expectation_is_that_of_its_values() -> None:
     """Other values with the same draw, which a device of another kind may compute, have an expectation of their own."""
     draw = Draws().take("everything", 0, "optimized", np.random.default_rng())
-    (_, one), (_, other) = drawn(ROWS, "optimized", Draws(), 2)
+    (*_, one), (*_, other) = drawn(ROWS, "optimized", Draws(), 2)
     assert draw.expect({"x": np.zeros(3)}, lambda: one) is one
     assert draw.expect({"x": np.zeros(3)}, lambda: other) is one
     assert draw.expect({"x": np.ones(3)}, lambda: other) is other
