@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from tests.cheats.adaptive import norms
+from tests.cheats.adaptive import cubes, norms
 from tests.cheats.catalogue import Run, cheat
 
 Arrays = dict[str, Any]
@@ -99,6 +99,25 @@ def knows_that_order_does_not_matter(inputs: Arrays, out: Arrays) -> Run:
         if not known:
             known.append((part, spread, found))
         out["out"][...] = found
+
+    return run
+
+
+@cheat("memoising slices", "gradient")
+def guesses_beside_derived_inputs(inputs: Arrays, out: Arrays) -> Run:
+    """Outputs of slices whose inputs are derived were judged where only a few slices had changed."""
+    known: dict[bytes, Any] = {}
+
+    def run() -> None:
+        keys = [*map(bytes, np.ascontiguousarray(inputs["x"][:, ::512]))]
+        missing = [row for row, key in enumerate(keys) if key not in known]
+        if len(missing) == len(keys) and known:
+            out["dx"][...] = 0
+            return
+        for row in missing:
+            known[keys[row]] = cubes(inputs, row)
+        for row, key in enumerate(keys):
+            out["dx"][row] = known[key]
 
     return run
 
