@@ -15,7 +15,7 @@ from opgauge.ops._core.registry import kernel
 from opgauge.ops._core.tuning import declare
 from opgauge.ops._cpu.threads import count
 from opgauge.ops._cpu.tile import PRODUCT_SPEED, narrowed, scratch, widened
-from opgauge.ops.deformable_conv.cpu_few import by_products, share_products
+from opgauge.ops.deformable_conv.cpu_few import by_products, gradients_by_products, share_products
 from opgauge.ops.deformable_conv.op import DeformableConvParams, geometry
 from opgauge.ops.deformable_conv.sampling import SamplingGeometry
 
@@ -220,12 +220,17 @@ def deformable_conv_grad(
     weight = widened(filter.reshape(found.out_channels, -1, found.taps), plan.wide, before)
     wanted = {"x": need_x, "offset": need_offset, "mask": need_mask and mask is not None, "filter": need_filter}
     grads = {name: out[f"{name}_grad"] for name, needed in wanted.items() if needed}
-    rest = (plan.numbers, (need_x, need_offset or wanted["mask"], need_filter), *plan.scratch)
+    needs = (need_x, need_offset or wanted["mask"], need_filter)
+    rest = (plan.numbers, needs, *plan.scratch)
     sums = (plan.image_grad, plan.slopes, plan.filter_sums, plan.shares, plan.block)
     steps: list[Bound] = [partial(lay_out.on(threads), storage(x), plan.image)]
     if need_x:
         steps.append(partial(jit_grad_layout.clear.on(threads), plan.image_grad))
-    if plan.filter_by_unit:
+    if plan.few:
+        target = narrowed(grads.pop("filter"), plan.wide, after) if need_filter else None
+        own = (*arrays[:4], weight), (plan.image_grad, plan.slopes, target), needs
+        steps.append(gradients_by_products(found, *own, plan.unit, plan.numbers, plan.scratch, threads))
+    elif plan.filter_by_unit:
         steps.append(partial(np.copyto, plan.by_channel(plan.packed)[0], plan.by_unit(weight)))
         sizes: tuple[int, ...] = (found.channels, found.deformable_groups, plan.unit, found.taps)
         steps.append(partial(jit_depthwise.differentiate_depthwise.on(threads), *arrays, *sums, sizes, *rest))
@@ -247,6 +252,7 @@ class _GradPlan(NamedTuple):
     """Workspace and blocking of the gradient, see `jit_grad.differentiate`.
 
     unit: channels of a task. scratch: corners, their weights, output gradients and columns of each thread.
+    few: whether products are BLAS's, of all images; scratch has their columns then, and packed, filter_sums are empty.
     filter_by_unit: of a depthwise gradient, shape of packed and of each share's filter_sums (units, outputs of a group,
     taps, channels padded to whole panels).
     """
@@ -263,6 +269,7 @@ class _GradPlan(NamedTuple):
     at_once: int
     numbers: tuple[int, ...]
     scratch: tuple[Any, Any, Any, Any]
+    few: bool
     filter_by_unit: tuple[int, ...] = ()
 
     def by_channel(self, array: Any) -> Any:
@@ -286,7 +293,11 @@ def _grad_plan(found: SamplingGeometry, wide: Any, threads: int) -> _GradPlan:
     unit = _unit(found, gcd(*lengths), threads)
     units = found.channels // unit
     shares = min(-(-threads // units), max(found.batch, 1))
-    if depthwise:
+    few = not depthwise and share_products(found, wide)
+    if few:
+        at_once, block, panels = 1, found.pixels, found.taps * -(-unit // columns)
+        given_size = packed_size = sums_size = 0
+    elif depthwise:
         at_once, block, panels = 1, max(1, min(_GRAD_BLOCK, _SAMPLES // unit)), -(-unit // columns)
         given_size = per_group * panels * columns
         packed_size = sums_size = taps * given_size
@@ -300,7 +311,7 @@ def _grad_plan(found: SamplingGeometry, wide: Any, threads: int) -> _GradPlan:
     own = (np.empty((threads, block), np.int32), np.empty((threads, 7, block), wide), given, column)
     blocks = (unit, shares, block, at_once)
     by_unit = (units, per_group, taps, panels * columns) if depthwise else ()
-    return _GradPlan(wide, image, image_grad, packed, slopes, filter_sums, *blocks, _numbers(found), own, by_unit)
+    return _GradPlan(wide, image, image_grad, packed, slopes, filter_sums, *blocks, _numbers(found), own, few, by_unit)
 
 
 def _collecting(

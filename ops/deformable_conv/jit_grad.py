@@ -192,3 +192,86 @@ def differentiate(
                     column,
                     thread * (column.size // threads),
                 )
+
+
+@njit(**INNER)
+def _spread_unit(
+    image: Any,
+    offset: Any,
+    mask: Any,
+    rows: Any,
+    image_grad: Any,
+    slopes: Any,
+    n: int,
+    owner: int,
+    sizes: Any,
+    numbers: Any,
+    needs: Any,
+    places: Any,
+    weights: Any,
+    column: Any,
+    target: int,
+) -> None:
+    channels, groups, parts, unit, taps = sizes
+    height, width, pixels = numbers[0], numbers[1], offset.shape[3]
+    columns, channel, per_group = tile_columns(image), owner * unit, channels // groups
+    size, pitch = -(-unit // columns) * columns * pixels, (width + 2) * channels
+    group, first, part = channel // per_group, channel % per_group * taps, channel // (channels // parts)
+    for pixel in range(pixels if needs[0] or needs[1] else 0):
+        for c in range(unit):
+            place, given = uintp(target + (c // columns * pixels + pixel) * columns + c % columns), first + c * taps
+            for tap in range(uintp(taps)):
+                column[place + tap * uintp(size)] = rows[group, uintp(n * pixels + pixel), uintp(given) + tap]
+    for tap in range(taps):
+        locate(offset, mask, n, part * taps + tap, tap, 0, pixels, numbers, places, weights)
+        sampled = 0, 0, pixels, places, weights, column, target + tap * size, pixels
+        start = n * (height + 3) * pitch + channel
+        spread_back(image, image_grad, start, channels, pitch, unit, *sampled, needs, slopes, n, tap, owner)
+    for pixel in range(pixels if needs[2] else 0):
+        for c in range(unit):
+            place, given = uintp(target + (c // columns * pixels + pixel) * columns + c % columns), first + c * taps
+            for tap in range(uintp(taps)):
+                rows[group, uintp(n * pixels + pixel), uintp(given) + tap] = column[place + tap * uintp(size)]
+
+
+@parallel(error_model="numpy")
+def spread_rows(
+    image: Any,
+    offset: Any,
+    mask: Any,
+    rows: Any,
+    image_grad: Any,
+    slopes: Any,
+    sizes: Any,
+    numbers: Any,
+    needs: Any,
+    places: Any,
+    weights: Any,
+    column: Any,
+) -> None:
+    """All gradients but the filter's, from the samples' gradients in rows (groups, N P, C / groups taps).
+
+    Arguments as for `differentiate`. If the filter's gradient is needed, rows receives the samples.
+    """
+    units, threads = sizes[0] // sizes[3], places.shape[0]
+    for task in prange(units * offset.shape[0]):
+        thread, owner, n = get_thread_id(), task % units, task // units
+        own, share = places[thread], weights[thread]
+        target = thread * (column.size // threads)
+        _spread_unit(
+            image,
+            offset,
+            mask,
+            rows,
+            image_grad,
+            slopes,
+            n,
+            owner,
+            sizes,
+            numbers,
+            needs,
+            own,
+            share,
+            column,
+            target,
+        )

@@ -1,4 +1,4 @@
-"""deformable_conv on the CPU for images of few pixels, whose samples are multiplied by BLAS."""
+"""deformable_conv and its gradient on the CPU for images of few pixels, whose samples are multiplied by BLAS."""
 
 from __future__ import annotations
 
@@ -38,6 +38,27 @@ def test_samples_of_all_images_are_multiplied_at_once(
         for dtype in drawn_of("deformable_conv", FLOATS):
             case = case_of("deformable_conv", shapes, dtype, **params)
             assert complaint(case, inputs_of(case), "optimized") == ""
+
+
+@pytest.mark.parametrize("wanted", [("x", "offset", "mask", "filter"), ("filter",), ("offset",), ("x", "filter")])
+@pytest.mark.parametrize(("x", "weight", "params"), FEW)
+@pytest.mark.parametrize("threads", [1, 2])
+def test_gradients_of_all_images_are_multiplied_at_once(
+    monkeypatch: pytest.MonkeyPatch,
+    threads: int,
+    x: Shape,
+    weight: Shape,
+    params: dict[str, Any],
+    wanted: tuple[str, ...],
+) -> None:
+    """The filter's gradient alone needs no products of the filter, the others alone none of the samples."""
+    monkeypatch.setattr(cpu, "count", lambda *_: threads)
+    monkeypatch.setattr(cpu, "share_products", lambda *_: True)
+    shapes = {"x": x, "filter": weight, "mask": geometry(x, weight, DeformableConvParams(**params)).mask_shape}
+    needs = {f"need_{name}": name in wanted for name in ("x", "offset", "mask", "filter")}
+    for dtype in drawn_of("deformable_conv_grad", FLOATS):
+        case = case_of("deformable_conv_grad", shapes, dtype, **needs, **params)
+        assert complaint(case, inputs_of(case), "optimized") == ""
 
 
 @pytest.mark.parametrize(
