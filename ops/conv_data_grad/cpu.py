@@ -27,12 +27,11 @@ from opgauge.ops.conv_data_grad.cpu_columns import (
     share_products,
 )
 from opgauge.ops.conv_data_grad.cpu_costs import (
+    Way,
     others_ns,
     prefers_classes,
-    prefers_groups,
-    prefers_taps,
     prefers_tiles,
-    turns,
+    way_of_groups,
     woven_ns,
 )
 from opgauge.ops.conv_data_grad.cpu_direct import directly, in_margins, scaled, threads_for, turned
@@ -47,9 +46,9 @@ BLOCK, WIDTH = 96, 128
 TASKS = 4
 """Minimum tasks per thread."""
 PACKED_AT_ONCE = 8
-MOST_PRODUCTS, FEW_PRODUCTS = 128, 9
-"""Channels of dx times channels of dy per group up to which multiply-adds tap by tap may beat a matrix product, and of
-a single group whose taps are dense."""
+FEW_PRODUCTS = 9
+"""Channels of dx times channels of dy up to which multiply-adds tap by tap may beat a matrix product, if taps are dense
+and there are no groups."""
 LEAST_CUT = 2
 """Taps per tap that reaches dx from which the latter are copied first."""
 
@@ -137,9 +136,10 @@ def _select(found: ConvGeometry, tensors: Tensors) -> Bound:
 
 
 def _without_amx(found: ConvGeometry, tensors: Tensors) -> Bound:
-    if _small_groups(found, tensors.wide):
-        return (turned if turns(found, padded=in_margins(found, tensors.wide) > 0) else directly)(found, tensors)
-    if prefers_groups(found, tensors.wide):
+    way = _way(found, tensors.wide)
+    if way in {Way.DIRECT, Way.TURNED}:
+        return (turned if way is Way.TURNED else directly)(found, tensors)
+    if way is Way.GROUPS:
         return in_groups(found, tensors, _without_amx)
     if found.groups == 1 and prefers_tiles(found, tensors):
         return (_by_pixels if found.is_pointwise and not found.channels_last else _by_rows)(found, tensors)
@@ -159,8 +159,7 @@ def _with_amx(found: ConvGeometry, tensors: Tensors) -> Bound | None:
     if tensors.weight.dtype.name != "bfloat16" or not is_available():
         return None
     wide = tensors.wide
-    small, padded = _small_groups(found, wide), in_margins(found, wide) > 0
-    most_ns = others_ns(found, wide, padded=padded, small=small)
+    most_ns = others_ns(found, wide, padded=in_margins(found, wide) > 0, thin=_is_thin(found))
     if {*found.strides} == {1}:
         return by_amx(found, tensors) if amx_ns(found) <= most_ns else None
     classes = classes_of(found)
@@ -169,24 +168,24 @@ def _with_amx(found: ConvGeometry, tensors: Tensors) -> Bound | None:
     return in_classes(found, classes, tensors, by_amx) if is_preferred else None
 
 
-def _small_groups(found: ConvGeometry, wide: Any) -> bool:
-    """Whether groups, or a single one, are too small for a matrix product. Channels last, vectors run over groups."""
-    if found.groups == 1:
-        is_tiny = share_products(found) or (found.is_pointwise and prod(found.out_size) < FEW_PIXELS)
-        return not is_tiny and not found.channels_last and _is_thin(found)
-    if found.channels // found.groups * (found.out_channels // found.groups) > MOST_PRODUCTS:
-        return False
-    return prefers_taps(found, padded=in_margins(found, wide) > 0)
+def _way(found: ConvGeometry, wide: Any) -> Way:
+    """The way of a convolution with groups, or of a thin one without; by BLAS stands for all that are left."""
+    if found.groups > 1:
+        return way_of_groups(found, wide, padded=in_margins(found, wide) > 0)
+    return Way.DIRECT if _is_thin(found) else Way.LIBRARY
 
 
 def _is_thin(found: ConvGeometry) -> bool:
-    """Whether a convolution without groups has so few channels, and so many outputs, that loops along rows pay."""
-    if prod(found.out_size) < prod(found.kernel):
+    """Whether a convolution without groups, channels first, is too small for a matrix product.
+
+    It has so few channels, and so many outputs, that loops along rows pay.
+    """
+    if found.groups > 1 or found.channels_last or share_products(found):
         return False
-    products = found.channels * found.out_channels
-    if {*found.strides} == {1} and not found.is_pointwise:
-        return products <= FEW_PRODUCTS
-    return products == 1
+    outs, products = prod(found.out_size), found.channels * found.out_channels
+    if outs < prod(found.kernel) or (found.is_pointwise and outs < FEW_PIXELS):
+        return False
+    return products <= (FEW_PRODUCTS if {*found.strides} == {1} and not found.is_pointwise else 1)
 
 
 def _flat(found: ConvGeometry, array: Any) -> Any:

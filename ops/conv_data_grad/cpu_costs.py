@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from enum import Enum
 from math import prod
 from typing import Any, NamedTuple
 
@@ -96,28 +97,71 @@ SPREAD_NS = 0.2
 """Time per element of dx in which the products of a 1x1 filter with strides are spread."""
 TURN_NS = 0.35
 """Time per element whose channels are copied to the front or back."""
-COPIES_NS, MORE_GROUPS = 4000, 1.6
-"""Time of the copies of a group without their elements, and estimated time of groups one by one over that of BLAS up to
-which the former is preferred: with it, 1898 random convolutions took 1.04 of the faster way in the mean, BLAS 1.53."""
-MORE_DIRECT = 1.2
-"""Time tap by tap over that of BLAS up to which the former is preferred, as for tiles."""
+COPIES_NS = 4000
+"""Time of the copies of a group without their elements."""
 
 
-def prefers_taps(found: ConvGeometry, *, padded: bool) -> bool:
-    """Whether multiply-adds tap by tap are to be preferred to a product by BLAS for each group, and a fold.
+class _Scales(NamedTuple):
+    """Factors of estimated times with groups that make them comparable with those of BLAS, by the way.
 
-    padded: whether each tap is one loop over a slice with margins.
+    Measured with 1,300 random convolutions on a Xeon with AMX, where BLAS takes about twice the time estimated: the way
+    with the least scaled estimate took 1.04 to 1.06 of the fastest one's time in the mean.
     """
-    return _direct_ns(found, padded=padded) <= MORE_DIRECT * _library_ns(found)
+
+    direct: float
+    turned: float
+    groups: float
+    amx: float
 
 
-def others_ns(found: ConvGeometry, wide: np.dtype[Any], *, padded: bool, small: bool) -> float:
-    """Least time of all ways but AMX. padded: as in `prefers_taps`; small: whether groups are small enough for it."""
-    if small:
-        return _direct_ns(found, padded=padded)
-    if found.groups > 1 or {*found.strides} != {1}:
-        return _library_ns(found)
-    return min(_library_ns(found), _class_ns(found, wide))
+SCALES = {
+    (False, False): _Scales(0.5, 0.5, 0.55, 0.6),
+    (False, True): _Scales(0.6, 0.6, 1.0, 0.6),
+    (True, False): _Scales(0.38, 0.45, 0.45, 0.4),
+    (True, True): _Scales(0.65, 0.55, 1.0, 0.8),
+}
+"""Scales by whether channels are last, and whether the filter has one tap."""
+
+
+def _scales_of(found: ConvGeometry) -> _Scales:
+    return SCALES[found.channels_last, prod(found.kernel) == 1]
+
+
+class Way(Enum):
+    """Ways of a convolution without AMX."""
+
+    LIBRARY = "by BLAS, and a fold"
+    DIRECT = "tap by tap"
+    TURNED = "tap by tap, on copies with channels first"
+    GROUPS = "group by group, on copies"
+
+
+def way_of_groups(found: ConvGeometry, wide: np.dtype[Any], *, padded: bool) -> Way:
+    """The way of a convolution with groups whose estimated time is least; padded: as in `others_ns`."""
+    times = _group_times(found, wide, padded=padded)
+    return min(times, key=times.__getitem__)
+
+
+def _group_times(found: ConvGeometry, wide: np.dtype[Any], *, padded: bool) -> dict[Way, float]:
+    scales, first_ns = _scales_of(found), _first_ns(found, padded=padded)
+    times = {
+        Way.LIBRARY: _library_ns(found),
+        Way.DIRECT: scales.direct * (_last_ns(found) if found.channels_last else first_ns),
+        Way.GROUPS: scales.groups * _groups_ns(found, wide),
+    }
+    return times | ({Way.TURNED: scales.turned * (first_ns + _turned_ns(found))} if found.channels_last else {})
+
+
+def others_ns(found: ConvGeometry, wide: np.dtype[Any], *, padded: bool, thin: bool) -> float:
+    """Least time of all ways but AMX, in the unit of AMX's estimate.
+
+    padded: whether each tap is one loop over a slice with margins; thin: whether one group is small enough for that.
+    """
+    if found.groups > 1:
+        return min(_group_times(found, wide, padded=padded).values()) / _scales_of(found).amx
+    if thin:
+        return _first_ns(found, padded=padded)
+    return _library_ns(found) if {*found.strides} != {1} else min(_library_ns(found), _class_ns(found, wide))
 
 
 def woven_ns(found: ConvGeometry, classes: Iterable[ConvGeometry]) -> float:
@@ -129,16 +173,6 @@ def woven_ns(found: ConvGeometry, classes: Iterable[ConvGeometry]) -> float:
         * (cost.woven * one.size[-1] * one.channels + cost.row * (1 if one.channels_last else one.channels))
         for one in classes
     )
-
-
-def turns(found: ConvGeometry, *, padded: bool) -> bool:
-    """Whether multiply-adds tap by tap are faster on copies with channels first; padded: as in `prefers_taps`."""
-    return found.channels_last and _first_ns(found, padded=padded) + _turned_ns(found) < _last_ns(found)
-
-
-def _direct_ns(found: ConvGeometry, *, padded: bool) -> float:
-    first_ns = _first_ns(found, padded=padded)
-    return min(_last_ns(found), first_ns + _turned_ns(found)) if found.channels_last else first_ns
 
 
 def _library_ns(found: ConvGeometry) -> float:
@@ -230,13 +264,6 @@ def prefers_classes(found: ConvGeometry, classes: Iterable[ConvGeometry], wide: 
     """Whether tiles for each residue class are to be preferred to a product by BLAS and a fold. wide: of the sums."""
     moved = found.channels * prod(found.kernel) * found.out_channels if found.channels_last else 0
     return sum(_class_ns(one, wide) for one in classes) <= _columns_ns(found) + MOVED_NS * moved
-
-
-def prefers_groups(found: ConvGeometry, wide: np.dtype[Any]) -> bool:
-    """Whether a convolution for each group, of copies, is to be preferred to a product for each group and a fold."""
-    if found.groups == 1 or found.is_pointwise or is_strided_pixels(found):
-        return False
-    return _groups_ns(found, wide) <= MORE_GROUPS * _columns_ns(found)
 
 
 def _groups_ns(found: ConvGeometry, wide: np.dtype[Any]) -> float:

@@ -12,7 +12,7 @@ from opgauge.ops import FLOATS, ShapeError, dtype_info, find_kernel
 from opgauge.ops.conv_data_grad import cpu, cpu_columns, cpu_direct
 from opgauge.ops.conv_data_grad.cpu_classes import classes_of
 from opgauge.ops.conv_data_grad.cpu_columns import FEW_PIXELS, images_at_once, is_strided_pixels
-from opgauge.ops.conv_data_grad.cpu_costs import prefers_classes, prefers_taps, prefers_tiles
+from opgauge.ops.conv_data_grad.cpu_costs import Way, prefers_classes, prefers_tiles, way_of_groups
 from opgauge.ops.conv_data_grad.op import ConvDataGradParams, ConvGeometry, geometry
 from tests.draws import drawn_of
 from tests.ops.attempts import complaint, inputs_of
@@ -38,9 +38,9 @@ def test_threads_share_no_scratch(
 
     Channels last, also through copies with channels first.
     """
-    monkeypatch.setattr(cpu, "turns", lambda found, **_: turned and found.channels_last)
+    way = (Way.TURNED if turned and layout == LAYOUTS[1] else Way.DIRECT) if taps else Way.LIBRARY
+    monkeypatch.setattr(cpu, "way_of_groups", lambda *_, **__: way)
     monkeypatch.setattr(cpu_direct, "count", lambda *_: 2)
-    monkeypatch.setattr(cpu, "prefers_taps", lambda *_, **__: taps)
     monkeypatch.setattr(cpu_direct, "PADDED_BYTES", padded_bytes)
     for made, dtype in product(GROUPED, ("float32", "bfloat16")):
         case = made.case(dtype, layout)
@@ -146,8 +146,7 @@ IN_STEPS = (
 def test_images_of_a_batch_are_computed_in_steps(monkeypatch: pytest.MonkeyPatch, layout: str, at_once: int) -> None:
     """Five images, one, two or all at a time, the last step shorter."""
     monkeypatch.setattr(cpu_columns, "images_at_once", lambda *_: (at_once, 1))
-    monkeypatch.setattr(cpu, "prefers_taps", lambda *_, **__: False)
-    monkeypatch.setattr(cpu, "prefers_groups", lambda *_: False)
+    monkeypatch.setattr(cpu, "way_of_groups", lambda *_, **__: Way.LIBRARY)
     for made in IN_STEPS:
         for dtype in ("float32", "float16"):
             case = made.case(dtype, layout)
@@ -294,4 +293,5 @@ def test_taps_are_used_where_they_are_estimated_to_be_faster(
     padding = tuple((taps - 1) // 2 for taps in filter_shape[2:])
     groups = x[1] // filter_shape[1]
     params = ConvDataGradParams(padding_before=padding, strides=strides, groups=groups)
-    assert prefers_taps(geometry(x, filter_shape, params), padded=strides == 1) is by_taps
+    way = way_of_groups(geometry(x, filter_shape, params), np.dtype(np.float32), padded=strides == 1)
+    assert (way is Way.DIRECT) is by_taps

@@ -10,7 +10,7 @@ import pytest
 from opgauge.ops import FLOATS
 from opgauge.ops.conv_data_grad import cpu
 from opgauge.ops.conv_data_grad.cpu_columns import has_links
-from opgauge.ops.conv_data_grad.cpu_costs import prefers_groups
+from opgauge.ops.conv_data_grad.cpu_costs import Way, way_of_groups
 from opgauge.ops.conv_data_grad.op import ConvDataGradParams, geometry
 from tests.draws import drawn_of
 from tests.ops.attempts import complaint, inputs_of
@@ -29,8 +29,7 @@ GROUPED = (
 @pytest.mark.parametrize("made", GROUPED)
 def test_groups_as_convolutions_of_their_own(made: Convolution, layout: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """By tiles, by residue classes and by BLAS, with an addend or without."""
-    monkeypatch.setattr(cpu, "prefers_taps", lambda *_, **__: False)
-    monkeypatch.setattr(cpu, "prefers_groups", lambda found, _: found.groups > 1)
+    monkeypatch.setattr(cpu, "way_of_groups", lambda *_, **__: Way.GROUPS)
     for add in (False, True):
         for dtype in drawn_of("conv_data_grad", FLOATS):
             case = replace(made, add=add).case(dtype, layout)
@@ -44,15 +43,15 @@ def test_groups_as_convolutions_of_their_own(made: Convolution, layout: str, mon
         ((4, 64, 28, 28), (64, 16, 3, 3), 1, True),
         ((2, 256, 14, 14), (256, 64, 3, 3), 2, False),
         ((1, 512, 2, 2), (512, 8, 2, 2), 1, False),
-        ((1, 64, 9, 9), (64, 64, 3, 3), 1, False),
     ],
 )
 def test_groups_are_convolved_one_by_one_where_that_is_estimated_to_be_faster(
     x: tuple[int, ...], weight: tuple[int, ...], strides: int, *, alone: bool
 ) -> None:
-    """Many channels and pixels suit it; many groups of few pixels, and a single group, do not."""
+    """Many channels and pixels suit it; many groups of few pixels do not."""
     params = ConvDataGradParams(strides=strides, groups=x[1] // weight[1])
-    assert prefers_groups(geometry(x, weight, params), np.dtype(np.float32)) is alone
+    way = way_of_groups(geometry(x, weight, params), np.dtype(np.float32), padded=strides == 1)
+    assert (way is Way.GROUPS) is alone
 
 
 LISTED = (
