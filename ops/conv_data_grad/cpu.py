@@ -22,6 +22,7 @@ from opgauge.ops.conv_data_grad.cpu_classes import classes_of, in_classes
 from opgauge.ops.conv_data_grad.cpu_columns import (
     FEW_PIXELS,
     Tensors,
+    are_rows,
     by_columns,
     is_strided_pixels,
     share_products,
@@ -141,11 +142,12 @@ def _without_amx(found: ConvGeometry, tensors: Tensors) -> Bound:
         return (turned if way is Way.TURNED else directly)(found, tensors)
     if way is Way.GROUPS:
         return in_groups(found, tensors, _without_amx)
-    if found.groups == 1 and prefers_tiles(found, tensors):
+    alone = found.groups == 1 and not are_rows(found)
+    if alone and prefers_tiles(found, tensors):
         return (_by_pixels if found.is_pointwise and not found.channels_last else _by_rows)(found, tensors)
     if is_strided_pixels(found):
         return in_classes(found, classes_of(found), tensors, by_columns)
-    if found.groups == 1 and {*found.strides} != {1} and prod(found.kernel) > 1:
+    if alone and {*found.strides} != {1} and prod(found.kernel) > 1:
         classes = classes_of(found)
         if prefers_classes(found, (one.geometry for one in classes), tensors.wide):
             return in_classes(found, classes, tensors, _by_rows)

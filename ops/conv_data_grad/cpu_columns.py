@@ -20,6 +20,8 @@ FEW_PIXELS, MANY_PIXELS, MOST_STEP_BYTES = 12, 64, 1 << 26
 """Pixels of an image below which images share a product; pixels of a step that may take more bytes; their maximum."""
 SHORT_ROW, SHORT_STRIDED, MOST_LINKS = 8, 24, 1 << 17
 """Outputs of a row below which additions are listed, without and with strides, and their maximum number in a list."""
+LEAST_PRODUCTS = 1 << 11
+"""Channels of dx times channels of dy from which an addition of NumPy for each tap pays."""
 
 
 class Tensors(NamedTuple):
@@ -156,6 +158,8 @@ def _columns_last(found: ConvGeometry, tensors: Tensors) -> Bound:
     links, (at_once, threads) = links_of(found), images_at_once(found, wide)
     if found.is_pointwise:
         return _one_product(found, tensors)
+    if are_rows(found):
+        return _columns_as_rows(found, tensors)
 
     def run() -> None:
         rows = _rows(weight, found)
@@ -167,6 +171,46 @@ def _columns_last(found: ConvGeometry, tensors: Tensors) -> Bound:
             _some_images(found, links, threads, rows, given, None, target)
             moved = np.moveaxis(target, 1, -1)
             dx[now] = moved if addend is None else moved + addend[now]
+
+    return run
+
+
+def are_rows(found: ConvGeometry) -> bool:
+    """Whether columns are rows of a product with the filter as it lies, channels last.
+
+    They have at most half as many elements as the filter, which takes longer to transpose than to read, and enough of a
+    tap. Of 373 random convolutions for which that may pay it took 0.6 of the time in the mean, and 1.7 at most.
+    """
+    if not found.channels_last or found.groups > 1 or prod(found.kernel) == 1:
+        return False
+    few = 0 < 2 * found.batch * prod(found.out_size) <= found.out_channels
+    return few and found.channels * found.out_channels >= LEAST_PRODUCTS
+
+
+def _columns_as_rows(found: ConvGeometry, tensors: Tensors) -> Bound:
+    """Channels last, without groups: one product of all pixels, whose rows are taps and channels, added tap by tap."""
+    dy, weight, dx, addend, wide = tensors
+    pixels, places = prod(found.out_size), []
+    columns = np.empty((found.batch * pixels, prod(found.kernel) * found.channels), wide)
+    given, matrix = dy.reshape(-1, found.out_channels), weight.reshape(found.out_channels, -1)
+    by_tap: Any = columns.reshape(found.batch, *found.out_size, prod(found.kernel), found.channels)
+    for number, tap in enumerate(np.ndindex(*found.kernel)):
+        inside, reached = [slice(None)], [slice(None)]
+        for axis, index in enumerate(tap):
+            stride, start = found.strides[axis], index * found.dilation[axis] - found.padding[axis]
+            first = max(0, -(start // stride))
+            end = min(found.out_size[axis], (found.size[axis] - 1 - start) // stride + 1)
+            inside.append(slice(first, max(end, first)))
+            reached.append(slice(start + first * stride, max(start + (end - 1) * stride + 1, 0), stride))
+        target, part = dx[tuple(reached)], by_tap[(*inside, number)]
+        if part.size:
+            places.append((target, part))
+
+    def run() -> None:
+        matmul(given, matrix, out=columns)
+        dx[...] = 0 if addend is None else addend
+        for target, part in places:
+            np.add(target, part, out=target)
 
     return run
 

@@ -9,7 +9,7 @@ import pytest
 
 from opgauge.ops import FLOATS
 from opgauge.ops.conv_data_grad import cpu
-from opgauge.ops.conv_data_grad.cpu_columns import has_links
+from opgauge.ops.conv_data_grad.cpu_columns import are_rows, has_links
 from opgauge.ops.conv_data_grad.cpu_costs import Way, way_of_groups
 from opgauge.ops.conv_data_grad.op import ConvDataGradParams, geometry
 from tests.draws import drawn_of
@@ -73,3 +73,32 @@ def test_additions_of_short_rows_are_listed(
             case = replace(made, add=add).case(dtype, LAYOUTS[0])
             assert has_links(geometry(case.shapes["x_like"], case.shapes["filter"], case.params)) is listed
             assert complaint(case, inputs_of(case), "optimized") == ""
+
+
+AS_ROWS = (
+    Convolution((2, 36, 5, 4), (60, 36, 3, 2), params={"padding_before": (1, 2), "strides": (3, 1)}),
+    Convolution((1, 40, 7), (64, 40, 3), params={"strides": 2, "dilation_rate": 2}),
+    Convolution((1, 64, 2, 3, 2), (70, 64, 2, 3, 1), params={"padding_before": (1, 0, 0)}),
+    Convolution((1, 50, 9, 2), (128, 50, 2, 3), params={"padding_before": (4, 1), "strides": (4, 2)}),
+)
+
+
+@pytest.mark.parametrize("made", AS_ROWS)
+def test_columns_of_few_pixels_are_rows(made: Convolution) -> None:
+    """Channels last, with taps outside, strides and dilations, with an addend or without."""
+    for add in (False, True):
+        for dtype in drawn_of("conv_data_grad", FLOATS):
+            case = replace(made, add=add).case(dtype, LAYOUTS[1])
+            assert are_rows(geometry(case.shapes["x_like"], case.shapes["filter"], case.params))
+            assert complaint(case, inputs_of(case), "optimized") == ""
+
+
+@pytest.mark.parametrize(
+    ("x", "weight"),
+    [((1, 11, 11, 128), (128, 3, 3, 128)), ((1, 3, 3, 256), (256, 1, 1, 256)), ((1, 3, 3, 8), (32, 3, 3, 8))],
+)
+def test_columns_of_many_pixels_single_taps_or_few_channels_are_no_rows(
+    x: tuple[int, ...], weight: tuple[int, ...]
+) -> None:
+    """More columns than half of the filter, a filter of one tap, and additions of few elements do not suit it."""
+    assert not are_rows(geometry(x, weight, ConvDataGradParams(data_format="channels_last")))
