@@ -32,7 +32,7 @@ SHORT = 16
 """Channels first: most elements of a channel that are columns, so that loops are long."""
 SHORT_GIVEN, MANY_IMAGES = 4, 8
 """The same if the statistics are given, and a column's numbers serve many images."""
-CHANNEL_NS, SEGMENT_NS, ELEMENT_NS = 28, 6, 0.35
+CHANNEL_NS, SEGMENT_NS, ELEMENT_NS = 28, 6, 0.65
 """Time of training by rows, per channel, per channel of each image, and per element."""
 COLUMNS_NS, COLUMN_NS, TERM_NS = 4000, 10, 0.6
 """Time of training by columns: what it takes more in any case, per column, and per element."""
