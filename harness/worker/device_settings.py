@@ -46,18 +46,19 @@ def put_back_device(old: Mapping[str, Any]) -> None:
 
 def has_strange_context() -> bool:
     """Whether the current CUDA context of this thread is not the primary one of a device that is timed."""
-    current, primary, driver = ctypes.c_void_p(), ctypes.c_void_p(), None
-    for timer in _timers():
-        with suppress(Exception):
-            driver = driver or ctypes.CDLL("libcuda.so.1")
-            if driver.cuCtxGetCurrent(ctypes.byref(current)) or not current.value:
-                return False  # none is current, or the device is lost
+    timers, current, primary = _timers(), ctypes.c_void_p(), ctypes.c_void_p()
+    with suppress(OSError, AttributeError):  # another system, or an old driver
+        driver = ctypes.CDLL("libcuda.so.1") if timers else None
+        if driver is None or driver.cuCtxGetCurrent(ctypes.byref(current)) or not current.value:
+            return False  # none is current, or the device is lost
+        for timer in timers:
             if driver.cuDevicePrimaryCtxRetain(ctypes.byref(primary), timer.index):
                 return False
             driver.cuDevicePrimaryCtxRelease_v2(timer.index)
             if primary.value == current.value:
                 return False
-    return driver is not None
+        return True
+    return False
 
 
 def is_exhausted() -> bool:

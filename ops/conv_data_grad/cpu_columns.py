@@ -12,7 +12,7 @@ from opgauge.ops._core.op import Array
 from opgauge.ops._cpu.blas import matmul
 from opgauge.ops._cpu.threads import count
 from opgauge.ops._cpu.tile import narrowed, widened
-from opgauge.ops.conv_data_grad.op import ConvGeometry, three
+from opgauge.ops.conv_data_grad.op import ConvGeometry, reach_of, three
 
 STEP_BYTES = 1 << 18
 """Bytes of the columns and results of small images that are computed in one step."""
@@ -195,14 +195,8 @@ def _columns_as_rows(found: ConvGeometry, tensors: Tensors) -> Bound:
     given, matrix = dy.reshape(-1, found.out_channels), weight.reshape(found.out_channels, -1)
     by_tap: Any = columns.reshape(found.batch, *found.out_size, prod(found.kernel), found.channels)
     for number, tap in enumerate(np.ndindex(*found.kernel)):
-        inside, reached = [slice(None)], [slice(None)]
-        for axis, index in enumerate(tap):
-            stride, start = found.strides[axis], index * found.dilation[axis] - found.padding[axis]
-            first = max(0, -(start // stride))
-            end = min(found.out_size[axis], (found.size[axis] - 1 - start) // stride + 1)
-            inside.append(slice(first, max(end, first)))
-            reached.append(slice(start + first * stride, max(start + (end - 1) * stride + 1, 0), stride))
-        target, part = dx[tuple(reached)], by_tap[(*inside, number)]
+        into, pixel = reach_of(found, tap)
+        target, part = dx[(slice(None), *into)], by_tap[(slice(None), *pixel, number)]
         if part.size:
             places.append((target, part))
 

@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
 from math import prod
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 
@@ -184,11 +184,17 @@ def _by_tap(dy: Array, weight: Array, found: ConvGeometry) -> Array:
     dx = np.zeros((found.batch, found.groups, channels, *found.size), dy.dtype)
     for tap in np.ndindex(*found.kernel):
         made = (weight[(..., *tap)].swapaxes(1, 2) @ dy).reshape(*dx.shape[:3], *found.out_size)
-        offsets = (i * d - p for i, d, p in zip(tap, found.dilation, found.padding, strict=True))
-        into, given = zip(*map(_reach, offsets, found.strides, found.size, found.out_size), strict=True)
+        into, given = reach_of(found, tap)
         dx[(..., *into)] += made[(..., *given)]
     dx = dx.reshape(found.batch, found.channels, *found.size)
     return np.ascontiguousarray(np.moveaxis(dx, 1, -1)) if found.channels_last else dx
+
+
+def reach_of(found: ConvGeometry, tap: Shape) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
+    """Indices of dx that a tap has read, by axis, and those of the outputs that they belong to."""
+    offsets = (i * d - p for i, d, p in zip(tap, found.dilation, found.padding, strict=True))
+    into, given = zip(*map(_reach, offsets, found.strides, found.size, found.out_size), strict=True)
+    return into, given
 
 
 def _reach(offset: int, stride: int, length: int, out: int) -> tuple[slice, slice]:

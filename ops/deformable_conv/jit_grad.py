@@ -195,6 +195,32 @@ def differentiate(
 
 
 @njit(**INNER)
+def _exchange(
+    rows: Any,
+    group: int,
+    image: int,
+    first: int,
+    pixels: int,
+    unit: int,
+    taps: int,
+    column: Any,
+    target: int,
+    size: int,
+    is_back: Any,
+) -> None:
+    """Copy the samples of a unit of channels from rows to columns of tiles, or back."""
+    columns = tile_columns(column)
+    for pixel in range(pixels):
+        for c in range(unit):
+            place, given = uintp(target + (c // columns * pixels + pixel) * columns + c % columns), first + c * taps
+            for tap in range(uintp(taps)):
+                if is_back:
+                    rows[group, uintp(image + pixel), uintp(given) + tap] = column[place + tap * uintp(size)]
+                else:
+                    column[place + tap * uintp(size)] = rows[group, uintp(image + pixel), uintp(given) + tap]
+
+
+@njit(**INNER)
 def _spread_unit(
     image: Any,
     offset: Any,
@@ -217,21 +243,16 @@ def _spread_unit(
     columns, channel, per_group = tile_columns(image), owner * unit, channels // groups
     size, pitch = -(-unit // columns) * columns * pixels, (width + 2) * channels
     group, first, part = channel // per_group, channel % per_group * taps, channel // (channels // parts)
-    for pixel in range(pixels if needs[0] or needs[1] else 0):
-        for c in range(unit):
-            place, given = uintp(target + (c // columns * pixels + pixel) * columns + c % columns), first + c * taps
-            for tap in range(uintp(taps)):
-                column[place + tap * uintp(size)] = rows[group, uintp(n * pixels + pixel), uintp(given) + tap]
+    places_of_rows = group, n * pixels, first, pixels, unit, taps
+    if needs[0] or needs[1]:
+        _exchange(rows, *places_of_rows, column, target, size, False)
     for tap in range(taps):
         locate(offset, mask, n, part * taps + tap, tap, 0, pixels, numbers, places, weights)
         sampled = 0, 0, pixels, places, weights, column, target + tap * size, pixels
         start = n * (height + 3) * pitch + channel
         spread_back(image, image_grad, start, channels, pitch, unit, *sampled, needs, slopes, n, tap, owner)
-    for pixel in range(pixels if needs[2] else 0):
-        for c in range(unit):
-            place, given = uintp(target + (c // columns * pixels + pixel) * columns + c % columns), first + c * taps
-            for tap in range(uintp(taps)):
-                rows[group, uintp(n * pixels + pixel), uintp(given) + tap] = column[place + tap * uintp(size)]
+    if needs[2]:
+        _exchange(rows, *places_of_rows, column, target, size, True)
 
 
 @parallel(error_model="numpy")
