@@ -18,7 +18,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import product
 from math import prod
-from time import monotonic
+from time import monotonic, sleep
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -52,6 +52,12 @@ MOST_AT_ONCE = 2
 """Most pairs that prepare and check at the same time: a pair waits while the others take their samples."""
 COARSE_ROUNDS = 6
 """Samples of a side with all threads: enough to detect a factor, not percents."""
+COARSE_REST = 2
+"""Pause after such a sample, as a multiple of its duration.
+
+Kernels that use no threads on a busy host would take the other side's sample for other work: the processors must be
+idle most of the time between two samples of a side.
+"""
 PADDING = "OPGAUGE_PADDING"
 """Variable that changes the size of the environment."""
 MOST_PADDING = 4096
@@ -147,7 +153,7 @@ def measure_coarse(pool: WorkerPool, records: Sequence[JobRecord], effort: Effor
                 break
             held = _hold_both(pool, record, sides)
             if held.is_right:
-                _take_turns(record, held, replace(effort, side_s=0.0), rounds=COARSE_ROUNDS)
+                _take_turns(record, held, replace(effort, side_s=0.0), rounds=COARSE_ROUNDS, rest=COARSE_REST)
                 _check_last(record, held)
                 base, head = (np.array(held.taken[side].samples_ns) for side in SIDES)
                 if base.size and base.size == head.size:
@@ -229,8 +235,11 @@ def _buffer_bytes(record: JobRecord) -> int:
     return 4 * (len(shapes) + 2) * (largest + SHARED_OVERHEAD)
 
 
-def _take_turns(record: JobRecord, held: Held, effort: Effort, *, rounds: int = MOST_ROUNDS) -> None:
-    """Let both sides take samples in turn, until there are enough or one fails."""
+def _take_turns(record: JobRecord, held: Held, effort: Effort, *, rounds: int = MOST_ROUNDS, rest: float = 0.0) -> None:
+    """Let both sides take samples in turn, until there are enough or one fails.
+
+    rest: pause after each sample as a multiple of its duration.
+    """
     sides, started = held.sides, monotonic()
     held.limits = turn_limits(record, held.taken, is_known=rounds == MOST_ROUNDS)
     with busy_share(sides.cpus, sides.executors.values()) as busy:
@@ -242,7 +251,10 @@ def _take_turns(record: JobRecord, held: Held, effort: Effort, *, rounds: int = 
             # each side is first once in two rounds
             orders = sides.rng.sample((SIDES, SIDES[::-1]), 2)
             for side in (side for order in orders for side in order if held.is_right):
+                begun = monotonic()
                 found = _sampled(record, held, side)
+                if rest:
+                    sleep(rest * (monotonic() - begun))
                 if found.status is not Status.OK or found.measurement is None:
                     held.taken[side] = found
                 else:

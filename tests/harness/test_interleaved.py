@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from itertools import pairwise
 from pathlib import Path
 from threading import Barrier, BrokenBarrierError
 from types import TracebackType
@@ -13,16 +14,25 @@ import pytest
 from opgauge.harness.gate import clock, pairs
 from opgauge.harness.gate import run as gate_run
 from opgauge.harness.gate.clock import BETWEEN_PHASES, STARTING, Clock
-from opgauge.harness.gate.interleaved import ALL_THREADS, FIRST, ONE_CALL, measure_coarse, measure_pairs, pairs_at_once
+from opgauge.harness.gate.interleaved import (
+    ALL_THREADS,
+    COARSE_ROUNDS,
+    FIRST,
+    ONE_CALL,
+    measure_coarse,
+    measure_pairs,
+    pairs_at_once,
+)
 from opgauge.harness.gate.plan import GatePlan
 from opgauge.harness.gate.pool import WorkerPool
-from opgauge.harness.gate.record import BASE, HEAD, MEASURING, Job, JobRecord
+from opgauge.harness.gate.record import BASE, HEAD, MEASURING, SIDES, Job, JobRecord
 from opgauge.harness.gate.run import Conditions
 from opgauge.harness.gate.selection import Selection
 from opgauge.harness.gate.turns import Effort
 from opgauge.harness.judge.verdict import Subject
 from opgauge.harness.measure import Limits
 from opgauge.harness.run.tree import Tree
+from opgauge.ops._cpu.load import LEAST_FREE
 from tests.tinytree import TinyTree
 
 START_S, HOLD_S, SAMPLE_S, LAST_S, END_S, AROUND_S = 16.0, 2.0, 0.25, 4.0, 8.0, 0.5
@@ -39,15 +49,23 @@ class Now:
         """The present time in seconds."""
         return self.now
 
+    def sleep(self, seconds: float) -> None:
+        """Let time pass."""
+        self.now += seconds
+
 
 class TimedExecutor:
-    """A process whose answers take known times. asked: limits of the trials that it was asked to hold."""
+    """A process whose answers take known times.
+
+    asked: limits of the trials that it was asked to hold. sampled_at: when its samples began.
+    """
 
     def __init__(self, now: Now, environment: Mapping[str, str] | None = None) -> None:
         self._now = now
         self.environment = environment or {}
         self.limits = Limits()
         self.asked: list[Limits] = []
+        self.sampled_at: list[float] = []
 
     def __enter__(self) -> Self:
         return self
@@ -79,6 +97,7 @@ class TimedExecutor:
 
     def sample(self, trial: Any, limits: Limits, *, is_last: bool = False) -> dict[str, Any]:
         """A sample; the last one is followed by checks."""
+        self.sampled_at.append(self._now.now)
         self._now.now += SAMPLE_S + is_last * LAST_S
         return _result({MEASURING: SAMPLE_S} | ({"check after measuring": LAST_S} if is_last else {}))
 
@@ -94,6 +113,7 @@ def timed(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[WorkerPool, list[Ti
     now, started = Now(), list[TimedExecutor]()
     for module in ("clock", "interleaved", "turns", "cpus"):
         monkeypatch.setattr(f"opgauge.harness.gate.{module}.monotonic", now)
+    monkeypatch.setattr("opgauge.harness.gate.interleaved.sleep", now.sleep)
 
     def start(side: str, *, environment: Mapping[str, str] | None = None, **_: Any) -> TimedExecutor:
         del side
@@ -134,6 +154,18 @@ def test_a_run_with_all_threads_has_a_name_of_its_own(timed: tuple[WorkerPool, l
     assert spent[STARTING] == 2 * (START_S + END_S)
     assert spent[ALL_THREADS] == pool.clock.blocks_s - spent[STARTING]
     assert (spent[BETWEEN_PHASES], MEASURING in spent) == (0.0, False)
+
+
+def test_processors_are_idle_between_samples_with_all_threads(timed: tuple[WorkerPool, list[TimedExecutor]]) -> None:
+    """Else each side takes the other for a busy neighbour, beside which kernels use one thread (ops/_cpu/load.py)."""
+    pool, started = timed
+    measure_coarse(pool, [a_record()], Effort(0.0))
+    begun = sorted(at for one in started for at in one.sampled_at[:-1])
+    assert len(begun) == len(SIDES) * COARSE_ROUNDS
+    for first, then in pairwise(begun):
+        busy, span = 2 * SAMPLE_S, 2 * (then - first)
+        # two processors: all but one sample of the other side is idle or one's own
+        assert 2 * span - busy > LEAST_FREE * span
 
 
 def test_a_duration_is_found_once(timed: tuple[WorkerPool, list[TimedExecutor]]) -> None:
