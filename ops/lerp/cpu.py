@@ -16,6 +16,7 @@ from opgauge.ops._core.op import Shape
 from opgauge.ops._core.registry import kernel
 from opgauge.ops._cpu import streaming
 from opgauge.ops._cpu.threads import count, pieces_for
+from opgauge.ops.lerp.infinite import bind_infinite, sums_infinite
 
 LONGER, LEAST_TERMS = 2, 8
 """Weights are repeated for all of a gradient's elements if its lines are then this many times longer, and each is the
@@ -61,6 +62,9 @@ def lerp(*, x: Any, y: Any, weight: Any, out: dict[str, Any]) -> Bound:
 @kernel("lerp_grad", "optimized", "cpu", FLOATS, prepare=True)
 def lerp_grad(*, x: Any, y: Any, dout: Any, weight: Any, need_x: bool, need_y: bool, out: dict[str, Any]) -> Bound:
     """One read of dout per summed gradient; the other gradient is written in the same pass."""
+    if sums_infinite(x, y, dout, weight, out):
+        given = {"need_x": need_x, "need_y": need_y}
+        return bind_infinite(lerp_grad, x=x, y=y, dout=dout, weight=weight, out=out, **given)
     from opgauge.ops._cpu.jit import accumulator, storage
     from opgauge.ops.lerp import jit
 

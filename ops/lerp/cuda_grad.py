@@ -34,6 +34,7 @@ from opgauge.ops.lerp.cuda import (
     split_weight,
 )
 from opgauge.ops.lerp.cuda_sums import SummedGradient, bind_sum, bind_two
+from opgauge.ops.lerp.infinite import bind_infinite, sums_infinite
 from opgauge.ops.lerp.sums import beside_plan, most_splits
 
 SUMMED_GRADS = {
@@ -58,7 +59,9 @@ def lerp_grad(
     *, x: Any, y: Any, dout: Any, weight: Any, need_x: bool, need_y: bool, out: dict[str, Any], workspace: Any
 ) -> Bound:
     """One launch for equal shapes, or one summed gradient and a scalar weight; else one launch per gradient."""
-    del need_x, need_y
+    if sums_infinite(x, y, dout, weight, out):
+        given = {"need_x": need_x, "need_y": need_y, "workspace": workspace}
+        return bind_infinite(lerp_grad, x=x, y=y, dout=dout, weight=weight, out=out, **given)
     return _gradient(x.shape, y.shape, dout, weight, out, workspace, subtract=False)
 
 
@@ -76,7 +79,9 @@ def lerp_grad_subtract(
     *, x: Any, y: Any, dout: Any, weight: Any, need_x: bool, need_y: bool, out: dict[str, Any], workspace: Any
 ) -> Bound:
     """The design document's plan, fused into one elementwise kernel."""
-    del need_x, need_y
+    if sums_infinite(x, y, dout, weight, out):
+        given = {"need_x": need_x, "need_y": need_y, "workspace": workspace}
+        return bind_infinite(lerp_grad_subtract, x=x, y=y, dout=dout, weight=weight, out=out, **given)
     return _gradient(x.shape, y.shape, dout, weight, out, workspace, subtract=True)
 
 
