@@ -58,6 +58,7 @@ class Trial(NamedTuple):
         """The launch parameters that it is run with."""
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(p_norm, "PAIRED", range(1 << 40) if self.vectors else p_norm.PAIRED)
+            patch.setattr(p_norm, "_SPLIT", self.seed % 2 << 18)
             patch.setattr(rows, "WARP_COLLECTS", self.seed % 200)
             if self.vectors:
                 patch.setattr(p_norm, "INF_RESIDENT", 0)

@@ -30,7 +30,7 @@ PARTS, PART_BYTES = 8, 4096
 """Parts of a large output that are poisoned before a sample, and their size."""
 PROT_READ, PROT_WRITE = 1, 2
 """Flags of mprotect."""
-COPIES, COPIED_BYTES = 7, 64 << 10
+COPIES, COPIED_BYTES = 31, 64 << 10
 """Copies of small buffers on a GPU, and maximum bytes of these."""
 DECOYS, DECOY_BYTES = 8, 64 << 10
 """Parts of a large input that have other values while a kernel is bound, and their size."""

@@ -13,8 +13,9 @@ from opgauge.ops import Bound
 from opgauge.ops._core.backend import to_torch
 from opgauge.ops._core.op import Array
 
-MOST_BIND_S = 0.05
-"""Most seconds of binding a kernel to a copy: a kernel that compiles then is not bound to others."""
+MOST_BIND_S, FEWEST = 0.3, 7
+"""Seconds of binding a kernel to copies after which no other copy is bound, and fewest copies that count: a kernel that
+compiles then is not bound to others."""
 
 
 class MovableTensors:
@@ -60,7 +61,7 @@ def _shared(buffers: Buffers) -> tuple[dict[str, Any], dict[str, Any]]:
 
 
 class PlacedCalls:
-    """A call on a case's buffers and on their copies; `calls` is empty if there are none, or binding takes long.
+    """A call on a case's buffers and on their copies; `calls` is empty if there are few, as where binding takes long.
 
     move_back: lets tensors share the memory of the first buffers again.
     """
@@ -75,12 +76,12 @@ class PlacedCalls:
         self._copies = buffers.copies
         at = bind if tensors is None else partial(tensors.at, call)
         found = [call if tensors is None else at(buffers)]
+        end = perf_counter() + MOST_BIND_S
         for copy in self._copies:
-            begun = perf_counter()
+            if perf_counter() > end:
+                break
             found.append(at(copy))
-            if perf_counter() - begun > MOST_BIND_S:
-                self._copies = ()
-                return
+        self._copies = self._copies[: len(found) - 1 if len(found) > FEWEST else 0]
         if self._copies:
             self.calls = tuple(found)
             self.move_back = int if tensors is None else tensors.mover(buffers)

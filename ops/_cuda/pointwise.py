@@ -64,8 +64,8 @@ def evict_last_blocks(nbytes: int) -> int:
 
 
 def one_per_thread(threads: int, width: int) -> tuple[tuple[int], tuple[int]]:
-    """Grid and block for that many threads, each with `width` elements."""
-    block = THREADS if width > 1 else SINGLE_THREADS
+    """Grid and block for that many threads, each with `width` elements; a single block has no thread to spare."""
+    block = THREADS if width > 1 else max(min(threads, SINGLE_THREADS), 1)
     return (max(-(-threads // block), 1),), (block,)
 
 

@@ -59,7 +59,7 @@ struct BlockWalk {
   template <int A, int N>
   __device__ __forceinline__ Offsets<N, unsigned int> offsets(
       int i, unsigned int size, const Axes<A>& axes, const Strides<A, N, unsigned int>& strides) const {
-    return strided_offsets(min(at(i), size - V), axes, strides);
+    return strided_offsets(at(i) < size ? at(i) : size - V, axes, strides);
   }
 };
 

@@ -19,6 +19,7 @@ from opgauge.ops._cuda.pointwise import (
     AXES_COMPILED,
     CONSTANTS,
     LARGEST,
+    SINGLE_THREADS,
     THREADS,
     VECTOR_BYTES,
     axes_struct,
@@ -77,7 +78,7 @@ def _expressions() -> tuple[str, ...]:
     for name, ctype in CTYPES.items():
         for width in (1, WIDTHS[name]):
             found.append(f"reduce_columns_grid<SummedGrad<{ctype}>, {width}, false, true>")
-            (threads,) = one_per_thread(1, width)[1]
+            threads = THREADS if width > 1 else SINGLE_THREADS
             kinds = ((tensor, extent) for tensor in FLAGS for extent in extents(width))
             found += [f"lerp_flat<{ctype}, {width}, {tensor}, {extent}, {threads}>" for tensor, extent in kinds]
             flags = [f"{tensor}, {subtract}" for tensor in FLAGS for subtract in FLAGS]
@@ -136,7 +137,8 @@ def lerp(*, x: Any, y: Any, weight: Any, out: dict[str, Any]) -> Bound:
         width, extent, grid, block, numbers = flat(result.size, width, x.dtype.itemsize)
         if tensor is not None and extent != "APART" and width > 1 and result.nbytes >= LARGE_BYTES:
             extent, grid, block = "LARGE", (-(-int(numbers[1]) // LARGE_THREADS),), (LARGE_THREADS,)
-        expression = f"lerp_flat<{ctype}, {width}, {flag(tensor is not None)}, {extent}, {block[0]}>"
+        threads = block[0] if extent == "LARGE" and width > 1 else THREADS if width > 1 else SINGLE_THREADS
+        expression = f"lerp_flat<{ctype}, {width}, {flag(tensor is not None)}, {extent}, {threads}>"
         return bind_launch(SOURCE, expression, grid, block, (*operands, *numbers, number))
     if result.size >= LARGEST:
         return in_halves(lerp, result.shape, {"x": x, "y": y, "weight": weight}, out)

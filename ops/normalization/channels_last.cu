@@ -277,10 +277,6 @@ __global__ void __launch_bounds__(COLUMN_THREADS, 1) normalize_columns(
   }
 }
 
-// Prevents the compiler from delaying a load until its first use, without waiting for it.
-__device__ __forceinline__ void ask_now(float& value) { asm volatile("" : "+f"(value)); }
-__device__ __forceinline__ void ask_now(double& value) { asm volatile("" : "+d"(value)); }
-
 // Minimum resident blocks per multiprocessor for __launch_bounds__ (0: compiler's choice, which would spill for 16 vectors
 // of 16 bits).
 template <typename T, int P>
@@ -325,8 +321,9 @@ __global__ void __launch_bounds__(COLUMN_THREADS, SHORT_BLOCKS<T, P>) normalize_
   const int known = min(column, channels - V);
 #pragma unroll
   for (int i = 0; i < V; ++i) gain[i] = gamma[known + i], bias[i] = beta[known + i];
+  Moving<A> moving[V];
 #pragma unroll
-  for (int i = 0; i < V; ++i) ask_now(gain[i]), ask_now(bias[i]);
+  for (int i = 0; i < V; ++i) moving[i] = load_moving_or(statistics, known + i, gamma);
   if (addend != nullptr) each([&](int j, unsigned int at) { added[j].load(addend + at); });
 
   each([&](int j, unsigned int) {
@@ -335,6 +332,12 @@ __global__ void __launch_bounds__(COLUMN_THREADS, SHORT_BLOCKS<T, P>) normalize_
     for (int i = 0; i < V; ++i) mean[i] += widen(values.at[i]);
   });
   over_warp(mean);
+  if constexpr (!SHARED) {
+#pragma unroll
+    for (int i = 0; i < V; ++i) {
+      ask_before(gain[i]), ask_before(bias[i]), ask_before(moving[i].mean), ask_before(moving[i].variance);
+    }
+  }
   const A ours = ratio(A(1), static_cast<A>(count));
 #pragma unroll
   for (int i = 0; i < V; ++i) mean[i] *= ours;
@@ -389,6 +392,8 @@ __global__ void __launch_bounds__(COLUMN_THREADS, SHORT_BLOCKS<T, P>) normalize_
   });
   if (deep == 0 && column < channels && (!SHARED || warp == 0)) {
 #pragma unroll
-    for (int i = 0; i < V; ++i) store_statistics(statistics, column + i, mean[i], inverse[i], squares[i], n, momentum);
+    for (int i = 0; i < V; ++i) {
+      store_statistics(statistics, column + i, mean[i], inverse[i], squares[i], n, momentum, moving[i]);
+    }
   }
 }

@@ -36,10 +36,12 @@ __global__ void __launch_bounds__(
   const unsigned int begin = channel * post, skip = (channels - 1) * post;  // distance between images' parts
   unsigned int at[P];
   Closed<T, V> held[P], added[P];
+  // Threads with a single vector do not branch: surplus ones have the last.
+  const bool valid = P > 1 || thread < vectors;
   const auto each = [&](auto&& take) {
 #pragma unroll
     for (int j = 0; j < P; ++j) {
-      if (thread + j * threads < vectors) take(j);
+      if (P == 1 || thread + j * threads < vectors) take(j);
     }
   };
   const auto place = [&](int j) {  // widened at each use: pointers would take twice the registers
@@ -47,15 +49,20 @@ __global__ void __launch_bounds__(
     return at[j];
   };
   each([&](int j) {
-    const unsigned int vector = thread + j * threads;
+    const unsigned int vector = valid ? thread + j * threads : vectors - 1;
     at[j] = begin + vector * V + quotient(vector, vectors_per_image) * skip;
     held[j].load_evict_last(x + at[j]);
   });
   if constexpr (ADDS) each([&](int j) { added[j].load_streaming(addend + place(j)); });
-  const A gain = gamma[channel], offset = beta[channel], n = static_cast<A>(vectors) * V;
-  constexpr bool EARLY = P <= 4;  // with more vectors, registers are scarce
+  const A n = static_cast<A>(vectors) * V;
+  A gain = gamma[channel], offset = beta[channel];
   Moving<A> moving{};
-  if constexpr (EARLY) moving = load_moving(statistics, channel);
+  if constexpr (P == 1) {
+    moving = load_moving_or(statistics, channel, gamma);
+    ask_before(gain), ask_before(offset), ask_before(moving.mean), ask_before(moving.variance);
+  } else if constexpr (P <= 4) {  // with more vectors, registers are scarce
+    moving = load_moving(statistics, channel);
+  }
 
   const auto sum = [&](auto&& take, A* by_warp) {
     A total = 0;
@@ -65,6 +72,7 @@ __global__ void __launch_bounds__(
 #pragma unroll
       for (int i = 0; i < V; ++i) total += take(widen(values.at[i]));
     });
+    total = valid ? total : A(0);
     if (P == 1 && threads <= 32) {
 #pragma unroll
       for (int step = 16; step > 0; step /= 2) {
@@ -92,9 +100,13 @@ __global__ void __launch_bounds__(
       if constexpr (ADDS) value += widen(more.at[i]);
       result.at[i] = narrow<T>(value);
     }
-    store_evict_last<T, V>(y + place(j), result);
+    if constexpr (P == 1) {
+      store_where<T, V, true>(y + at[j], result, valid);
+    } else {
+      store_evict_last<T, V>(y + place(j), result);
+    }
   });
   if (thread > 0) return;
-  if constexpr (!EARLY) moving = load_moving(statistics, channel);
+  if constexpr (P > 4) moving = load_moving(statistics, channel);
   store_statistics(statistics, channel, mean, inverse, variance, n, momentum, moving);
 }

@@ -23,6 +23,12 @@ __device__ __forceinline__ double ratio(double a, double b) { return a / b; }
 __device__ __forceinline__ float inverse_root(float value) { return rsqrtf(value); }
 __device__ __forceinline__ double inverse_root(double value) { return 1 / sqrt(value); }
 
+// Lets the compiler load values before this, not where they are used, after the sums. Whole warps call it.
+template <typename A>
+__device__ __forceinline__ void ask_before(A& value) {
+  value = __shfl_sync(FULL, value, threadIdx.x % 32);
+}
+
 template <typename A>
 struct Moving {  // moving statistics of a channel
   A mean, variance;
@@ -32,6 +38,13 @@ template <typename A>
 __device__ __forceinline__ Moving<A> load_moving(const Statistics<A>& from, int channel) {
   if (from.moving_mean == nullptr) return {A(0), A(0)};
   return {from.moving_mean[channel], from.moving_variance[channel]};
+}
+
+// The same without a branch; `any` (C,) is read if there are none.
+template <typename A>
+__device__ __forceinline__ Moving<A> load_moving_or(const Statistics<A>& from, int channel, const A* any) {
+  const bool none = from.moving_mean == nullptr;
+  return {(none ? any : from.moving_mean)[channel], (none ? any : from.moving_variance)[channel]};
 }
 
 template <typename A>

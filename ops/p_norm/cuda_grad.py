@@ -13,7 +13,7 @@ from opgauge.ops._core.kernel import Bound
 from opgauge.ops._core.op import Params, Shapes
 from opgauge.ops._core.registry import kernel
 from opgauge.ops._cuda.bind import bind_launch
-from opgauge.ops._cuda.pointwise import SINGLE_THREADS
+from opgauge.ops._cuda.pointwise import SINGLE_THREADS, one_per_thread
 from opgauge.ops._cuda.reduction.launch import (
     column_lanes,
     layout_struct,
@@ -55,6 +55,9 @@ _GRAD_BLOCKS = 32
 """Blocks per multiprocessor that traverse a gradient along columns; 64 is as fast on an H200."""
 _SHORT_COLUMNS = 1 << 11
 """Maximum vectors along the last axis for one pass, with norms from cache; 8192 is as fast on an H200."""
+_SPLIT, _FOLLOWED = 1 << 18, range(8 << 20, 20 << 20)
+"""Elements up to which those of a vector have a norm each, if no vectors divide the columns, and bytes of x for which
+columns are followed instead in 4-byte types: they are in L2, and have 0.8 to 0.97 of the hot time."""
 _SHORT_ROW = 16
 """Maximum elements of a row that each of its threads reads, to count ties."""
 _APART_COLUMNS = 1 << 8
@@ -147,16 +150,39 @@ def _gradient(p: float, layout: Reduction, x: Any, y: Any, dy: Any, dx: Any) -> 
             name, numbers = "grad_rows_aligned", (q, np.uint32(x.size // width), divisor(layout.length // width))
         expression = f"{name}<{ctype}, {width}, {mode}, {vectors}>"
         return bind_launch(SOURCE, expression, (blocks,), (ROW_THREADS,), (*arrays, *numbers))
-    swept = layout.r2 == 1 and x.size < width << 31 and (layout.length == 1 or layout.c // width <= _SHORT_COLUMNS)
-    if swept and (is_few or whole_vector(x, layout.c, *arrays) == width):
-        width, threads = (1, SINGLE_THREADS) if is_few else (width, ROW_THREADS)
-        size = x.size // width
-        rest = (q, np.uint32(size), divisor(layout.c // width), divisor(layout.r1))
-        expression = f"grad_short_columns<{ctype}, {width}, {mode}>"
-        return bind_launch(SOURCE, expression, (-(-size // threads),), (threads,), (*arrays, *rest))
+    swept = _short_columns(layout, arrays, is_few=is_few)
+    if swept is not None:
+        width, splits = swept
+        counted = 1 if splits else width
+        vectors = -(-x.size // width)
+        many = (-(-vectors // ROW_THREADS),), (ROW_THREADS,)
+        launch_grid, threads = one_per_thread(vectors, 1) if width == 1 else many
+        lengths = (layout.r2, layout.b * layout.c // counted, layout.r1)
+        expression = f"grad_short_columns<{ctype}, {width}, {mode}, {flag(splits)}>"
+        numbers = (q, np.uint32(x.size // counted), *map(divisor, lengths))
+        return bind_launch(SOURCE, expression, launch_grid, threads, (*arrays, *numbers))
     target = _GRAD_BLOCKS * multiprocessors()
     vector, grid, block, struct = _columns(layout, arrays, layout.length, target)
     return bind_launch(SOURCE, f"grad_columns<{ctype}, {vector}, {mode}>", grid, block, (*arrays, q, struct))
+
+
+def _short_columns(layout: Reduction, arrays: tuple[Any, ...], *, is_few: bool) -> tuple[int, bool] | None:
+    """V and SPLIT of `grad_short_columns`; None for columns that are followed, with factors in registers."""
+    x, dx = arrays[0], arrays[3]
+    width = WIDTHS[x.dtype.name]
+    if layout.r2 > 1 and layout.c > 1:
+        return None
+    if layout.r2 == 1:
+        if x.size >= width << 31 or (layout.length > 1 and layout.c // width > _SHORT_COLUMNS):
+            return None
+        if not is_few and whole_vector(x, layout.c, *arrays) == width:
+            return width, False
+    splits = is_few or x.size <= _SPLIT or layout.c == 1 or (x.dtype.itemsize == 4 and x.nbytes not in _FOLLOWED)
+    if not splits or x.size >= 1 << 31:
+        return None
+    if is_few:
+        return 1, True
+    return (width, True) if whole_vector(x, dx) == width else None
 
 
 def _shift(x: Any, dx: Any) -> int | None:

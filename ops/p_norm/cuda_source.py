@@ -55,7 +55,8 @@ def _expressions() -> tuple[str, ...]:
             for name in (rows_kernel(width), "grad_rows_aligned"):
                 found += [f"{name}<{ctype}, {width}, {mode}, {vectors}>" for vectors in (1, 2)[: min(width // 2, 2)]]
             found.append(f"grad_rows<{ctype}, 1, {mode}, {APART_EACH}>")
-            found += [f"grad_short_columns<{ctype}, {wide}, {mode}>" for wide in (1, width)]
+            kinds = ((1, "true"), (width, "false"), (width, "true"))
+            found += [f"grad_short_columns<{ctype}, {wide}, {mode}, {splits}>" for wide, splits in kinds]
             found += [f"grad_columns<{ctype}, {wide}, {mode}>" for wide in (1, width)]
         for wide in (1, width):
             found += [

@@ -214,30 +214,56 @@ __global__ void __launch_bounds__(ROW_THREADS, ROWS_16BIT_RESIDENT<GRAD_MODE>) g
   }
 }
 
-// grad_short_columns: a vector per thread, along c; an element where there are few.
-// Layout   x, dx[a][r1][c]; y, dy[a][c]      Grid  vectors / SWEPT_THREADS      Block  SWEPT_THREADS      Writes  dx
-// Needs    rows of few whole vectors
+// grad_short_columns: a vector per thread in memory order, along c; an element where there are few.
+// Layout   x, dx[a][r1][c]; y, dy[a][c]; SPLIT: also x, dx[a][r1][b][r2], where `run` is r2 and `kept` is b, else c
+// Grid     vectors / SWEPT_THREADS      Block  SWEPT_THREADS; as many as elements if these are fewer      Writes  dx
+// Needs    few columns; whole vectors along c, or SPLIT; aligned x and dx
 // Why      norms of few columns stay in the L1 cache, so that one pass in memory order is fastest
+// SPLIT: each element of a vector has a norm of its own, and `size`, `kept` count elements.
 template <int V>
 constexpr int SWEPT_THREADS = V == 1 ? SINGLE_THREADS : ROW_THREADS;
 
-template <typename T, int V, int GRAD_MODE>
+template <typename T, int V, int GRAD_MODE, bool SPLIT>
 __global__ void __launch_bounds__(SWEPT_THREADS<V>) grad_short_columns(
     const T* __restrict__ x, const T* __restrict__ y, const T* __restrict__ dy, T* __restrict__ dx, Wide<T> q,
-    unsigned int size, Divisor vectors, Divisor rows) {
+    unsigned int size, Divisor run, Divisor kept, Divisor rows) {
   using A = Wide<T>;
-  const unsigned int own = blockIdx.x * SWEPT_THREADS<V> + threadIdx.x, vector = min(own, size - 1);
-  const unsigned int row = quotient(vector, vectors), column = remainder(vector, row, vectors);
-  const long long at = static_cast<long long>(vector) * V;
-  const long long result = (static_cast<long long>(quotient(row, rows)) * vectors.value + column) * V;
-  Vector<T, V> values = load_evict_last<T, V>(x + at);
-  const Vector<T, V> norms = load<T, V>(y + result), grads = load<T, V>(dy + result);
+  const unsigned int own = blockIdx.x * SWEPT_THREADS<V> + threadIdx.x;
+  const auto result = [&](unsigned int line) {
+    const unsigned int row = quotient(line, kept), column = remainder(line, row, kept);
+    return static_cast<long long>(quotient(row, rows)) * kept.value + column;
+  };
+  Vector<T, V> values, norms, grads;
+  const long long at = static_cast<long long>(own) * V;
+  if constexpr (SPLIT && V > 1) {
+    values = as_vector<T, V>(fetch_evict_last<T, V>(x + at, at + V <= size));
+  }
+  if constexpr (SPLIT) {
+#pragma unroll
+    for (int i = 0; i < V; ++i) {
+      const unsigned int element = at + i < size ? at + i : size - 1;
+      if (V == 1 || at + V > size) values.at[i] = x[element];
+      const long long norm = result(quotient(element, run));
+      norms.at[i] = y[norm], grads.at[i] = dy[norm];
+    }
+  } else {
+    const unsigned int vector = own < size ? own : size - 1;
+    values = load_evict_last<T, V>(x + static_cast<long long>(vector) * V);
+    norms = load<T, V>(y + result(vector) * V), grads = load<T, V>(dy + result(vector) * V);
+  }
 #pragma unroll
   for (int i = 0; i < V; ++i) {
     const Scale<A> by = scale_of<A, GRAD_MODE>(widen(norms.at[i]), widen(grads.at[i]));
     values.at[i] = narrow<T>(gradient<A, GRAD_MODE>(widen(values.at[i]), by, q));
   }
-  if (own < size) store_evict_last<T, V>(dx + at, values);
+  if (SPLIT ? at + V <= size : own < size) {
+    store_evict_last<T, V>(dx + at, values);
+  } else if (SPLIT && V > 1) {
+#pragma unroll
+    for (int i = 0; i < V - 1; ++i) {
+      if (at + i < size) dx[at + i] = values.at[i];
+    }
+  }
 }
 
 // Calls `use` for every vector along a thread's columns, with its offset and index, in order, several loads in flight;

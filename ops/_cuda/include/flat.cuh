@@ -39,8 +39,9 @@ struct VectorAccess {
   __device__ __forceinline__ VectorAccess(long long vectors, long long threads, bool evicts_last = true)
       : evicts_last(EXTENT != LARGE || evicts_last) {
     const Index own = static_cast<Index>(blockIdx.x) * THREADS + threadIdx.x, last = static_cast<Index>(threads) - 1;
-    const Index index = min(own, last), before = static_cast<Index>(vectors);
+    const Index before = static_cast<Index>(vectors);
     valid = own <= last;
+    const Index index = valid ? own : last;  // which assume_launch may tell, unlike a minimum
     whole = !SINGLES || index < before;
     at = whole ? index * V : index + before * (V - 1);
   }

@@ -177,3 +177,30 @@ def test_rows_at_addresses_without_vectors_in_common_have_a_thread_for_few_eleme
     each = APART_EACH * ROW_THREADS
     assert found.grid[0] * each >= 240_000 > (found.grid[0] - 1) * each
     assert Launched(200, 4096, dtype, 0, extreme=False, apart=True).name.startswith("grad_columns<")
+
+
+@pytest.mark.parametrize(
+    ("dtype", "layout", "found"),
+    [
+        ("float32", Reduction(1, 300, 1, 1, 64), (1, True)),
+        ("float32", Reduction(1, 9000, 1, 1, 64), (4, False)),
+        ("float32", Reduction(1, 9000, 1, 1, 65), (4, True)),
+        ("float16", Reduction(1, 3000, 1, 1, 65), (8, True)),
+        ("float16", Reduction(1, 9000, 1, 1, 65), None),
+        ("float32", Reduction(1, 60000, 1, 1, 65), None),
+        ("float32", Reduction(1, 90000, 1, 1, 65), (4, True)),
+        ("float16", Reduction(1, 500, 400, 30, 1), (8, True)),
+        ("float16", Reduction(1, 500, 40, 30, 3), None),
+        ("float32", Reduction(1, 90, 1, 1, 100_001), None),
+    ],
+    ids=str,
+)
+def test_columns_without_vectors_are_taken_in_memory_order(
+    dtype: str, layout: Reduction, found: tuple[int, bool] | None
+) -> None:
+    """Few elements one by one; others in vectors, whose elements have a norm each, where columns would be slower."""
+    item = dtype_info(dtype).numpy
+    data = SimpleNamespace(ptr=4096)
+    size = layout.a * layout.length * layout.b * layout.c
+    x: Any = SimpleNamespace(dtype=item, data=data, size=size, nbytes=size * item.itemsize)
+    assert cuda_grad._short_columns(layout, (x, x, x, x), is_few=size <= cuda_grad._FEW) == found
