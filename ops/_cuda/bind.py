@@ -32,8 +32,8 @@ _CONSTANT_THREADS = declare(
     ),
     why="maximum threads of a launch that is compiled for its sizes and numbers; 0 compiles once for all",
 )
-WARP, REGISTERS = 32, 65_536
-"""Threads of a warp, and registers of a multiprocessor."""
+WARP, PARTS, REGISTERS = 32, 4, 16_384
+"""Threads of a warp, parts of a multiprocessor that hold warps, and registers of each."""
 SMALLER, LARGEST = {"sm_75": (1024, 16), "sm_86": (1536, 16), "sm_89": (1536, 24), "sm_120": (1536, 24)}, (2048, 32)
 """Threads and blocks that are resident on a multiprocessor, by architecture, and on all others."""
 MOST_LOADED = 1024
@@ -116,7 +116,8 @@ def _resident(arch: str, registers: int, threads: int) -> int:
     """Blocks of a kernel that registers and threads of a multiprocessor allow."""
     whole = -(-threads // WARP) * WARP
     room, blocks = SMALLER.get(arch, LARGEST)
-    return max(1, min(blocks, room // whole, REGISTERS // (-(-registers // 8) * 8 * whole)))
+    warps = PARTS * (REGISTERS // (-(-registers // 8) * 8 * WARP))
+    return max(1, min(blocks, room // whole, warps * WARP // whole))
 
 
 def _name(expression: str) -> str:

@@ -118,6 +118,7 @@ def test_programs_for_launches_compile_and_leave_as_many_blocks_resident() -> No
         ("sm_90a", 33, 256, 6),
         ("sm_75", 32, 256, 4),
         ("sm_120", 20, 512, 3),
+        ("sm_90a", 48, 224, 5),
         ("sm_90a", 255, 1024, 1),
         ("sm_90a", 16, 32, 32),
         ("sm_75", 16, 32, 16),
@@ -125,5 +126,5 @@ def test_programs_for_launches_compile_and_leave_as_many_blocks_resident() -> No
     ],
 )
 def test_blocks_that_fit_a_multiprocessor(arch: str, registers: int, threads: int, blocks: int) -> None:
-    """By registers, which are handed out by eights, and by threads in whole warps; no more than there can be."""
+    """By registers, handed out by eights in each of four parts, and by threads in whole warps; no more than can be."""
     assert bind._resident(arch, registers, threads) == blocks
