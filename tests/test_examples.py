@@ -13,10 +13,14 @@ import numpy as np
 import pytest
 
 from opgauge.harness.project.configuration import find_project
+from tests.draws import some
 
 ROOT = Path(__file__).parent.parent
 EXAMPLES = {folder.name: folder for folder in sorted((ROOT / "examples").iterdir()) if folder.is_dir()}
-ON_CPU = ("numba", "numpy", "torch", "torch_library")
+WITH_TORCH = ("torch", "torch_library")
+"""Examples for the CPU that import torch, which takes most of their time: a run takes one of them."""
+WITHOUT_TORCH = ("numba", "numpy")
+ON_CPU = (*WITHOUT_TORCH, *WITH_TORCH)
 ON_CUDA = ("cuda_file", "cupy_raw_kernel", "jax", "numba_cuda", "torch", "torch_library", "triton")
 MODULES = {
     "jax": "jax",
@@ -49,7 +53,7 @@ def check(done: subprocess.CompletedProcess[str]) -> None:
     assert {one["status"] for one in found} == {"ok"}
 
 
-@pytest.mark.parametrize("name", ON_CPU)
+@pytest.mark.parametrize("name", [*WITHOUT_TORCH, *some("torch examples", WITH_TORCH, 1)])
 def test_examples_are_right_on_the_cpu(name: str, tmp_path: Path) -> None:
     """Returned and filled outputs, several of them, an overwritten input, Numba and torch."""
     pytest.importorskip(MODULES.get(name, "numpy"))

@@ -19,6 +19,7 @@ from opgauge import ops
 from opgauge.harness.case.file import load_cases
 from opgauge.ops import find_kernel
 from opgauge.ops._cuda.source import CudaSource, all_sources, program_options
+from tests.draws import some
 from tests.launches import bind_and_run, recorded
 
 ROOT = Path(ops.__file__).parents[1]
@@ -74,7 +75,7 @@ def compile_all(folder: Path, inputs: list[Input]) -> tuple[str, dict[str, str]]
     return f"{major.value}.{minor.value}", logs
 
 
-@pytest.mark.parametrize("version", LIBRARIES)
+@pytest.mark.parametrize("version", some("oldest NVRTC", tuple(LIBRARIES), 1))
 def test_every_source_compiles(version: str) -> None:
     """With its first expression, and for one launch; a source with a fault is rejected."""
     folder = INSTALLED / LIBRARIES[version]
