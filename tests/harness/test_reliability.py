@@ -38,12 +38,15 @@ ROOT = Path(__file__).parents[2]
 NOTHING = Environment({}, {})
 IMPLEMENTATIONS = ("-i", "baseline", "-i", "optimized")
 LONG_RUN = ("run", "cases/dot.yaml", *IMPLEMENTATIONS, "--tag", "smoke", "--budget", "1.0", "--no-ceilings")
+EXPLORED = ROOT / "examples" / "numpy"
+"""A project to explore, without kernels that import torch or are compiled."""
 
 
 def start(
     db: Path,
     *,
     command: Sequence[str] = LONG_RUN,
+    folder: Path = ROOT,
     limit_bytes: int | None = None,
     ignore: signal.Signals | None = None,
 ) -> subprocess.Popen[bytes]:
@@ -57,8 +60,8 @@ def start(
             signal.signal(ignore, signal.SIG_IGN)
 
     return subprocess.Popen(
-        [sys.executable, "-m", "opgauge", *command, "--db", str(db)],
-        cwd=ROOT,
+        [sys.executable, "-P", "-m", "opgauge", *command, "--db", str(db)],
+        cwd=folder,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.PIPE,
         preexec_fn=prepare,  # noqa: PLW1509  no threads here
@@ -82,18 +85,20 @@ def wait_for_results(process: subprocess.Popen[bytes], db: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("command", "number"),
+    ("command", "folder", "number"),
     [
-        (LONG_RUN, signal.SIGTERM),
-        (LONG_RUN, signal.SIGHUP),
-        (LONG_RUN, signal.SIGKILL),
-        (("explore", "--device", "cpu", "--op", "dot", "--time", "100"), signal.SIGTERM),
+        (LONG_RUN, ROOT, signal.SIGTERM),
+        (LONG_RUN, ROOT, signal.SIGHUP),
+        (LONG_RUN, ROOT, signal.SIGKILL),
+        (("explore", "--device", "cpu", "--time", "100"), EXPLORED, signal.SIGTERM),
     ],
 )
-def test_a_signal_ends_a_run_as_interrupted(command: Sequence[str], number: signal.Signals, tmp_path: Path) -> None:
+def test_a_signal_ends_a_run_as_interrupted(
+    command: Sequence[str], folder: Path, number: signal.Signals, tmp_path: Path
+) -> None:
     """SIGTERM and SIGHUP end it with 128 + N; after SIGKILL the next command finds that the process is gone."""
     db = tmp_path / "x.db"
-    with start(db, command=command) as process:
+    with start(db, command=command, folder=folder) as process:
         wait_for_results(process, db)
         process.send_signal(number)
         assert process.wait(60) == (-number if number is signal.SIGKILL else 128 + number)

@@ -133,18 +133,16 @@ def in_blocks(*numbers: int) -> list[tuple[str, int]]:
     return [(name, block) for block in numbers for name in NAMES]
 
 
-def test_a_run_goes_on_in_other_processes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Undecided cases get further blocks in the same run, each from a process of its own."""
-    assert run_once(tmp_path, monkeypatch, 1e9, "--remeasure", "2")[:2] == (in_blocks(0, 1, 2), 2)
-
-
 def test_a_run_ends_where_nothing_is_undecided(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """No further process starts."""
     assert run_once(tmp_path, monkeypatch, -1.0, "--remeasure", "2")[:2] == (in_blocks(0), 0)
 
 
 def test_a_resumed_run_keeps_what_it_measured_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its next process adds a block, up to the requested number in all; undecided trials are compiled first too."""
+    """Undecided cases get further blocks in the same run, each from a process of its own, up to the requested number.
+
+    Of a resumed run undecided trials are compiled first too.
+    """
     assert run_once(tmp_path, monkeypatch, 1e9, "--remeasure", "1")[:2] == (in_blocks(0, 1), 1)
     resumed = run_once(tmp_path, monkeypatch, 1e9, "--remeasure", "3", "--resume", "last", "--ahead", "1")
     assert resumed[:2] == (in_blocks(0, 1, 2, 3), 2)

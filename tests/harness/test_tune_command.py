@@ -17,6 +17,7 @@ from opgauge.harness.result.result import Trial
 from opgauge.harness.run.environment import capture
 from opgauge.harness.run.execute import LocalExecutor
 from opgauge.harness.run.tree import Tree, changed_files, changed_folders
+from opgauge.harness.tune import tuner
 from opgauge.harness.worker import inventory, protocol
 from opgauge.ops import TuningError, find_op
 from opgauge.ops._core import tuning
@@ -60,8 +61,9 @@ def named(tmp_path: Path) -> Path:
     return path
 
 
-def test_tune_writes_the_file_of_the_device(cases: Path, tmp_path: Path) -> None:
+def test_tune_writes_the_file_of_the_device(cases: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """One command measures, prints a line per parameter, and writes a file that can be used."""
+    monkeypatch.setattr(tuner, "LIMITS", QUICK)
     output = tmp_path / "out" / "cpu.json"
     done = opgauge(
         "tune", str(cases), "--device", "cpu", "--parameter", NAME, "--budget", "0.1", "--output", str(output)
