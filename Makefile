@@ -21,7 +21,7 @@ MEASURES ?= $(BIN)/python
 FIGURES := tests/data/h200
 SOURCE := $(VENV)/source/opgauge
 
-.PHONY: run test tests postgresql explore lint demo docs site fuzz figures history trust lock clean
+.PHONY: run test beside tests postgresql explore lint demo docs site fuzz figures history trust lock clean
 
 # All is compiled and checked by all cores at once before the first is measured; where it is open who is fastest, two
 # more processes decide.
@@ -31,15 +31,20 @@ run: $(VENV)/.run
 # Two things at once, and tests three at a time on two cores: they wait now and then, for browsers and for what hangs.
 test:
 	$(MAKE) --no-print-directory --jobs=2 $(VENV)/.test $(VENV)/.browser
-	$(MAKE) --no-print-directory --jobs=2 lint tests
-	$(MAKE) --no-print-directory --jobs=2 postgresql explore
+	$(MAKE) --no-print-directory --jobs=2 beside tests
+
+# What runs one thing after another beside the tests, so that no processor waits for the last of either.
+beside:
+	$(MAKE) --no-print-directory lint
+	$(MAKE) --no-print-directory postgresql
+	$(MAKE) --no-print-directory explore
 
 tests: $(VENV)/.test $(VENV)/.browser
 	$(BIN)/python -m pytest -q -n 3
 
 # The store and the service once more, on PostgreSQL, where there are a server's programs.
 postgresql: $(VENV)/.test
-	$(BIN)/python -m tests.postgresql -n 2
+	$(BIN)/python -m tests.postgresql
 
 explore: $(VENV)/.test
 	NUMBA_OPT=2 NUMBA_CACHE_DIR=.pytest_cache/numba $(BIN)/opgauge explore --wrong --device cpu --time 60 \
