@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from opgauge.ops import DTYPES, FLOATS
-from tests import draws
+from tests import draws, postgresql
 
 SEEDS = range(60)
 
@@ -89,3 +89,17 @@ def test_some_of_many_are_drawn_in_their_order(monkeypatch: pytest.MonkeyPatch) 
         assert len(found) == 3
         seen |= set(found)
     assert seen == set(range(9))
+
+
+def test_runs_on_postgresql_take_every_file(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The store's each time, half of the service's, and over runs all that are not of its processes."""
+    seen = set()
+    for number in SEEDS:
+        monkeypatch.setenv("OPGAUGE_TEST_SEED", str(number))
+        seen |= set(postgresql.chosen())
+    assert all((postgresql.ROOT / name).is_file() for name in seen)
+    files = {f"tests/web/{path.name}" for path in (postgresql.ROOT / "tests/web").glob("test_*.py")}
+    assert {name for name in seen if name.startswith("tests/web/")} == files - {"tests/web/test_serve.py"}
+    assert len(postgresql.chosen()) < len(seen)
+    monkeypatch.setenv("OPGAUGE_TEST_SEED", draws.ALL)
+    assert set(postgresql.chosen()) == seen
