@@ -7,7 +7,6 @@ from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
 from multiprocessing import get_context
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -23,8 +22,6 @@ OPTIMIZED = "sm_90a"
 """Where spills are looked for in every run: optimizing takes nearly all of a compiler's time."""
 EACH_TYPE = "sm_80"
 """Where all types are compiled in every run; for others, what is like there is by `-m thorough`."""
-DRAWN = 2
-"""How many of the other architectures a run takes for each source."""
 TWINS = ("double", "<long", "<unsigned", "<int", "<short", "<signed", "<bool")
 """Types that architectures compute with alike."""
 SHORT = ("__half", "__nv_bfloat16")
@@ -149,17 +146,8 @@ def draft_of(path: Path, architecture: str, expressions: tuple[str, ...]) -> set
     return set(compiled.names) & set(compiled.resources)
 
 
-def each_architecture() -> list[Any]:
-    """Every source with EACH_TYPE, and with as many other architectures as a run takes."""
-    others = tuple(name for name in ARCHITECTURES if name != EACH_TYPE)
-    return [
-        pytest.param(source, architecture, id=f"{named(source)}-{architecture}")
-        for source in all_sources()
-        for architecture in (EACH_TYPE, *some(f"architectures of {source.path.relative_to(ROOT)}", others, DRAWN))
-    ]
-
-
-@pytest.mark.parametrize(("source", "architecture"), each_architecture())
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
+@pytest.mark.parametrize("source", all_sources(), ids=named)
 def test_source_compiles(source: CudaSource, architecture: str, drafts: ProcessPoolExecutor) -> None:
     """All that a source may be asked for compiles, on each architecture what may differ there."""
     wanted = drafted(source, architecture)
