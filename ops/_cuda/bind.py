@@ -18,6 +18,7 @@ from opgauge.ops._core.backend import cupy
 from opgauge.ops._core.kernel import Bound
 from opgauge.ops._core.single_call import is_single_call
 from opgauge.ops._core.tuning import declare
+from opgauge.ops._cuda.multiprocessor import resident_blocks
 from opgauge.ops._cuda.source import Compiled, CudaSource, Resources, compile_source, device_arch, handed_out
 from opgauge.ops._cuda.struct import Argument
 
@@ -32,10 +33,6 @@ _CONSTANT_THREADS = declare(
     ),
     why="maximum threads of a launch that is compiled for its sizes and numbers; 0 compiles once for all",
 )
-WARP, PARTS, REGISTERS = 32, 4, 16_384
-"""Threads of a warp, parts of a multiprocessor that hold warps, and registers of each."""
-SMALLER, LARGEST = {"sm_75": (1024, 16), "sm_86": (1536, 16), "sm_89": (1536, 24), "sm_120": (1536, 24)}, (2048, 32)
-"""Threads and blocks that are resident on a multiprocessor, by architecture, and on all others."""
 MOST_LOADED = 1024
 """Programs that stay loaded, beside those of launches that are still there."""
 
@@ -108,16 +105,8 @@ def compile_fixed(source: CudaSource, expression: str, program: str, threads: in
     As many of its blocks are resident as of `expression`, which some kernels need whose blocks wait for others.
     """
     general = source.compile(arch, (expression,)).resources[expression]
-    options = (*source.options, f"-DRESIDENT={_resident(arch, general.registers, threads)}")
+    options = (*source.options, f"-DRESIDENT={resident_blocks(arch, general.registers, threads)}")
     return compile_source(source.path, (_name(expression),), arch, options, program=program)
-
-
-def _resident(arch: str, registers: int, threads: int) -> int:
-    """Blocks of a kernel that registers and threads of a multiprocessor allow."""
-    whole = -(-threads // WARP) * WARP
-    room, blocks = SMALLER.get(arch, LARGEST)
-    warps = PARTS * (REGISTERS // (-(-registers // 8) * 8 * WARP))
-    return max(1, min(blocks, room // whole, warps * WARP // whole))
 
 
 def _name(expression: str) -> str:

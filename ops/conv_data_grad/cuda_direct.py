@@ -12,12 +12,13 @@ import numpy as np
 
 from opgauge.ops._core.dtype import FLOATS, dtype_info
 from opgauge.ops._core.kernel import Bound
+from opgauge.ops._cuda.multiprocessor import WARP
 from opgauge.ops._cuda.source import CudaSource, Gpu
 from opgauge.ops._cuda.struct import DIVISOR, pack
 from opgauge.ops._cuda.vectors import widest_vector
 from opgauge.ops.conv_data_grad.op import ConvGeometry, three
 
-AXES, THREADS, WARP, SECTOR_BYTES = 3, 256, 32, 32
+AXES, THREADS, SECTOR_BYTES = 3, 256, 32
 TAPS = (7, 5, 3, 1)
 """Vertical taps per window of loads."""
 PIXELS = {1: 8, 4: 4}

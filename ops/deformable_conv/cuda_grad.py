@@ -21,6 +21,7 @@ from opgauge.ops._cuda.fill import bind_fill
 from opgauge.ops._cuda.gemm.launch import multiply
 from opgauge.ops._cuda.gemm.problem import SPLITS, GemmProblem, Matrix
 from opgauge.ops._cuda.gemm.select import supported, workspace_bytes
+from opgauge.ops._cuda.multiprocessor import WARP
 from opgauge.ops._cuda.source import Gpu, current_gpu, flag, multiprocessors
 from opgauge.ops._cuda.struct import address, divisor, pack
 from opgauge.ops.deformable_conv.cuda import FILTER_ROWS, SOURCE, THREADS, conv_struct, ctype, grid_of, product
@@ -28,7 +29,7 @@ from opgauge.ops.deformable_conv.cuda_spread import SpreadLayout, backward, spre
 from opgauge.ops.deformable_conv.op import DeformableConvGradParams, geometry
 from opgauge.ops.deformable_conv.sampling import SamplingGeometry
 
-WARPS = THREADS // 32
+WARPS = THREADS // WARP
 PARTS = 3
 ALIGNMENT = 256
 """Warps per block, gradients of a sample position and mask, and alignment of workspace parts in bytes."""

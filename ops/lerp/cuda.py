@@ -14,6 +14,7 @@ from opgauge.ops._core.kernel import Bound
 from opgauge.ops._core.op import Shape
 from opgauge.ops._core.registry import kernel
 from opgauge.ops._cuda.bind import bind_launch
+from opgauge.ops._cuda.multiprocessor import WARP
 from opgauge.ops._cuda.pointwise import (
     AXES,
     AXES_COMPILED,
@@ -54,7 +55,6 @@ HALF = 0.5
 """Weight from which x and y are exchanged: blends start at the nearer one, so that they are exact at weight 1."""
 GROUPED = (1, 2, 3)
 """Numbers of innermost axes that a group may have, each compiled."""
-WARP = 32
 CROSSED_ROWS = range(17, 65)
 """Lengths of the shorter of two summed axes for `grad_crossed`: rows of a warp, whose sums stay in registers."""
 

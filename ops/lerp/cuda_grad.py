@@ -17,6 +17,7 @@ from opgauge.ops._core.kernel import Bound
 from opgauge.ops._core.op import Params, Shape, Shapes
 from opgauge.ops._core.registry import kernel
 from opgauge.ops._cuda.bind import bind_launch
+from opgauge.ops._cuda.multiprocessor import WARP
 from opgauge.ops._cuda.pointwise import LARGEST, THREADS, flat, flat_width
 from opgauge.ops._cuda.reduction.launch import bind_plan
 from opgauge.ops._cuda.reduction.plan import most_partials
@@ -28,7 +29,6 @@ from opgauge.ops.lerp.cuda import (
     CROSSED_ROWS,
     CTYPES,
     SOURCE,
-    WARP,
     broadcast_launch,
     in_halves,
     split_weight,

@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 from opgauge.ops._core.broadcast import MergedOperands, merge_operands
 from opgauge.ops._core.op import Shape
+from opgauge.ops._cuda.multiprocessor import WARP
 from opgauge.ops._cuda.reduction.columns import columns_plan
 from opgauge.ops._cuda.reduction.elements import (
     ELEMENTS_EACH,
@@ -21,7 +22,6 @@ from opgauge.ops._cuda.reduction.problem import (
     FEW_ELEMENTS,
     LARGEST,
     LINE_VECTORS,
-    WARP,
     GpuSize,
     ReducePlan,
     ReduceProblem,

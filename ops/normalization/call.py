@@ -15,7 +15,6 @@ from opgauge.ops._cuda.struct import pointer
 from opgauge.ops._cuda.vectors import widest_vector
 
 THREADS = 256
-WARP = 32
 STATIC_BYTES = 11 * 1024
 """Shared memory of a block besides its part of x, rounded up."""
 VECTOR_BYTES = 16

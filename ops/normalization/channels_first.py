@@ -11,6 +11,7 @@ from opgauge.ops._core.dtype import dtype_info
 from opgauge.ops._core.errors import BackendError
 from opgauge.ops._core.kernel import Bound
 from opgauge.ops._cuda.bind import bind_launch
+from opgauge.ops._cuda.multiprocessor import WARP
 from opgauge.ops._cuda.source import HOPPER, CudaSource, architecture, flag, multiprocessors, shared_memory_bytes
 from opgauge.ops._cuda.struct import divisor
 from opgauge.ops._cuda.vectors import widest_vector
@@ -21,7 +22,6 @@ from opgauge.ops.normalization.call import (
     STATISTICS,
     THREADS,
     VECTOR_BYTES,
-    WARP,
     WIDTHS,
     Call,
     allow,

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from opgauge.ops._cuda.multiprocessor import WARP
 from opgauge.ops._cuda.source import (
     HOPPER,
     architecture,
@@ -15,7 +16,6 @@ from opgauge.ops._cuda.source import (
 from opgauge.ops.normalization.call import (
     STATIC_BYTES,
     VECTOR_BYTES,
-    WARP,
     WIDEST,
     View,
     declare,

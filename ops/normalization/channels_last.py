@@ -9,6 +9,7 @@ import numpy as np
 from opgauge.ops._core.dtype import dtype_info
 from opgauge.ops._core.kernel import Bound
 from opgauge.ops._cuda.bind import bind_launch
+from opgauge.ops._cuda.multiprocessor import WARP
 from opgauge.ops._cuda.source import CudaSource, flag, multiprocessors, shared_memory_bytes
 from opgauge.ops._cuda.struct import divisor
 from opgauge.ops.normalization.call import (
@@ -17,7 +18,6 @@ from opgauge.ops.normalization.call import (
     MOST_PARTIALS,
     STATIC_BYTES,
     STATISTICS,
-    WARP,
     WIDTHS,
     Call,
     View,

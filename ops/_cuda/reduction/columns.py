@@ -9,13 +9,13 @@ from typing import NamedTuple
 import numpy as np
 
 from opgauge.ops._core.axes import Reduction
+from opgauge.ops._cuda.multiprocessor import WARP
 from opgauge.ops._cuda.reduction.problem import (
     LARGEST,
     LINE_VECTORS,
     STREAMED_COLUMNS,
     STREAMED_ROWS,
     VECTOR_BYTES,
-    WARP,
     GpuSize,
     ReducePlan,
     ReduceProblem,

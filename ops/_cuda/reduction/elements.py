@@ -9,13 +9,13 @@ import numpy as np
 from opgauge.ops._core.axes import MergedAxes, Reduction
 from opgauge.ops._core.errors import AxisError
 from opgauge.ops._core.op import Array
+from opgauge.ops._cuda.multiprocessor import WARP
 from opgauge.ops._cuda.reduction.problem import (
     DOUBLE_BYTES,
     LARGEST,
     LARGEST_GRID,
     STREAMED_FROM,
     THREADS,
-    WARP,
     GpuSize,
     ReducePlan,
     ReduceProblem,

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from opgauge.ops._core.axes import MergedAxes
 
-THREADS, WARP, VECTOR_BYTES = 256, 32, 16
+THREADS, VECTOR_BYTES = 256, 16
 LARGEST = (1 << 31) - (1 << 16)
 """Maximum number of elements, and of results: 32-bit indices, with room for the surplus lanes of the last block."""
 DOUBLE_BYTES = 8

@@ -8,6 +8,7 @@ import numpy as np
 
 from opgauge.ops._core.axes import Reduction
 from opgauge.ops._core.tuning import Parameter, declare
+from opgauge.ops._cuda.multiprocessor import WARP
 from opgauge.ops._cuda.reduction.elements import few_rows
 from opgauge.ops._cuda.reduction.problem import (
     DOUBLE_BYTES,
@@ -17,7 +18,6 @@ from opgauge.ops._cuda.reduction.problem import (
     LINE_VECTORS,
     STREAMED_ROWS,
     THREADS,
-    WARP,
     GpuSize,
     ReducePlan,
     ReduceProblem,

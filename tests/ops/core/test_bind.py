@@ -15,6 +15,7 @@ from opgauge.ops import call, find_kernel
 from opgauge.ops._core.single_call import is_single_call, single_call
 from opgauge.ops._core.tuning import override
 from opgauge.ops._cuda import bind
+from opgauge.ops._cuda.multiprocessor import resident_blocks
 from opgauge.ops._cuda.struct import DIVISOR, divisor, pack, pointer
 from tests.draws import some
 from tests.launches import bind_and_run, recorded
@@ -107,7 +108,7 @@ def test_programs_for_launches_compile_and_leave_as_many_blocks_resident() -> No
         general = source.compile("sm_90a", (expression,)).resources[expression]
         (resources,) = bind.compile_fixed(source, expression, program, threads, "sm_90a").resources.values()
         assert resources.spill_bytes <= general.spill_bytes, program
-        resident = [bind._resident("sm_90a", used.registers, threads) for used in (resources, general)]
+        resident = [resident_blocks("sm_90a", used.registers, threads) for used in (resources, general)]
         assert resident[0] >= resident[1], program
 
 
@@ -127,4 +128,4 @@ def test_programs_for_launches_compile_and_leave_as_many_blocks_resident() -> No
 )
 def test_blocks_that_fit_a_multiprocessor(arch: str, registers: int, threads: int, blocks: int) -> None:
     """By registers, handed out by eights in each of four parts, and by threads in whole warps; no more than can be."""
-    assert bind._resident(arch, registers, threads) == blocks
+    assert resident_blocks(arch, registers, threads) == blocks

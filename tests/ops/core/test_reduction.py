@@ -11,6 +11,7 @@ import pytest
 from opgauge.ops import find_kernel
 from opgauge.ops._core.axes import merge_axes
 from opgauge.ops._core.errors import AxisError
+from opgauge.ops._cuda.multiprocessor import WARP
 from opgauge.ops._cuda.reduction import elements, launch, plan
 from opgauge.ops._cuda.reduction.columns import COLUMN_THREADS, SPLIT_LANES
 from opgauge.ops._cuda.reduction.problem import (
@@ -18,7 +19,6 @@ from opgauge.ops._cuda.reduction.problem import (
     LARGEST_GRID,
     LINE_VECTORS,
     THREADS,
-    WARP,
     GpuSize,
     ReducePlan,
     ReduceProblem,

@@ -6,8 +6,9 @@ import pytest
 
 from opgauge.ops import FLOATS, dtype_info, find_kernel
 from opgauge.ops._core.tuning import override
+from opgauge.ops._cuda.multiprocessor import WARP
 from opgauge.ops.normalization import channels_first, channels_first_plan
-from opgauge.ops.normalization.call import VECTOR_BYTES, WARP, View
+from opgauge.ops.normalization.call import VECTOR_BYTES, View
 from opgauge.ops.normalization.channels_first_plan import (
     MOST_SHARING,
     MOST_STAGES,

@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 
 from opgauge.ops import FLOATS, find_kernel
+from opgauge.ops._cuda.multiprocessor import WARP
 from opgauge.ops.normalization import channels_last
-from opgauge.ops.normalization.call import MOST_PARTIALS, WARP, View
+from opgauge.ops.normalization.call import MOST_PARTIALS, View
 from opgauge.ops.normalization.channels_last import (
     COLUMN_THREADS,
     MINIMUM_ROUNDS,

@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 
 from opgauge.ops import FLOATS
+from opgauge.ops._cuda.multiprocessor import WARP
 from opgauge.ops.normalization import channels_last
-from opgauge.ops.normalization.call import WARP, View
+from opgauge.ops.normalization.call import View
 from opgauge.ops.normalization.channels_last import COLUMN_THREADS, Short
 from tests.ops.attempts import case_of, complaint, inputs_of
 
