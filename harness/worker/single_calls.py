@@ -89,15 +89,25 @@ def check_succession(audit: Audit, attempt: Attempt, call: Bound, repeated: Meas
 
 
 def check_loops(audit: Audit, attempt: Attempt, call: Bound, repeated: Measurement) -> None:
-    """Compare samples with as many calls elsewhere; raises WrongError if those take longer: it detects samples."""
+    """Compare samples with as many calls elsewhere; raises WrongError if those take longer: it detects samples.
+
+    More time passes between those calls than between calls on changed inputs (see `succession`): a kernel that skips
+    work only where less passes would skip none of them.
+    """
     if attempt.kernel.key.backend != "cpu":
         return
     calls = repeated.calls_per_sample
     limits = Limits(budget_s=0.0, min_samples=1, max_samples=1, warmup_s=0.0, calls=calls)
     samples, loops = [CallTime(int(min(repeated.cpu_ns)), int(repeated.median_ns))], list[CallTime]()
+    spare = memoryview(bytearray(1))
     for _ in range(PAIRS):
         begun = Clocks.now(with_waits=True)
-        for _ in repeat(None, calls):
+        for place, at, twin, other, bits, out, out_at in repeat((spare, 0, spare, 0, 1, spare, 0), calls):
+            place[at] ^= bits
+            twin[other] ^= bits
+            place[at] ^= bits
+            twin[other] ^= bits
+            out[out_at] ^= bits
             call()
         loops.append(begun.passed().of_each(calls))
         if not is_dearer(loops, samples):

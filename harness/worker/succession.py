@@ -1,14 +1,14 @@
-"""Succession of calls, between which a byte or two of the inputs and outputs change.
+"""Succession of calls, between which an element or two of the inputs and a byte of the outputs change.
 
 Between samples more happens, and more time passes: a kernel could detect that, work only then, and skip the other calls
-of a sample. Writing a byte takes less time than the loop of a sample takes per call.
+of a sample. Writing them takes little more time than the loop of a sample takes per call.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from time import perf_counter_ns, process_time_ns
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -21,8 +21,12 @@ from opgauge.harness.worker.verify import check, expect
 from opgauge.ops import Bound
 from opgauge.ops._core.backend import to_numpy
 
-BITS = {"float16": (1, 0x02), "bfloat16": (0, 0x40), "float32": (2, 0x40), "float64": (6, 0x08)}
-"""Byte of an element and highest bit of the mantissa in it, by dtype: a change by a quarter to a half."""
+BITS = {"float16": 1 << 9, "bfloat16": 1 << 6, "float32": 1 << 22, "float64": 1 << 51}
+"""Highest bit of the mantissa, by dtype: a change by a quarter to a half."""
+WORD = 8
+"""Bytes of the largest word."""
+TRIED = 8
+"""Pairs of integers that are tried to find two that differ."""
 PARTS = {"complex64": "float32", "complex128": "float64"}
 """Dtype of the parts of complex numbers."""
 REPEATS_NS, MOST_REPEATS = 10_000_000, 400
@@ -42,6 +46,31 @@ ROUNDS = 3
 """Number of times that a difference must be measured before it counts."""
 GARBAGE = 0x5A
 """Byte that garbage consists of."""
+UNUSED = memoryview(np.zeros(1, np.uint64))
+"""Memory that nothing reads."""
+
+
+class ElementChange(NamedTuple):
+    """A bit of an element of an input that flips, or two integers that are exchanged: all values stay valid.
+
+    bits: that differ between the values. other: the element with which it is exchanged; None of a bit that flips.
+    """
+
+    name: str
+    at: int
+    bits: int
+    other: int | None = None
+
+    def places(self, words: Mapping[str, memoryview]) -> tuple[memoryview, int, memoryview, int, int]:
+        """Two places in memory and the bits to change in both; the second is unused memory if a bit flips."""
+        place = words[self.name]
+        return place, self.at, *((UNUSED, 0) if self.other is None else (place, self.other)), self.bits
+
+    def apply(self, words: Mapping[str, memoryview]) -> None:
+        """Change the input, or undo that."""
+        place, at, twin, other, bits = self.places(words)
+        place[at] ^= bits
+        twin[other] ^= bits
 
 
 class Succession:
@@ -52,10 +81,7 @@ class Succession:
         self._call = call
         self._returned: Any = None
         self._rng = rng
-        self._bytes: dict[str, memoryview] = {}
-        for name, array in attempt.buffers.inputs.items():
-            if array.size and PARTS.get(array.dtype.name, array.dtype.name) in BITS:
-                self._bytes[name] = _as_bytes(array)
+        self._words = {name: _as_words(array) for name, array in attempt.buffers.inputs.items() if array.size}
         self._out = [_as_bytes(array) for array in attempt.buffers.out.values() if array.size]
 
     def check_repeats(self) -> None:
@@ -76,28 +102,24 @@ class Succession:
     def check_outputs(self) -> None:
         """Change an element between two calls; raises WrongError if the outputs are those of the previous inputs."""
         attempt = self._attempt
-        if not (self._bytes and attempt.repeatable and attempt.kernel.deterministic):
+        if not (attempt.repeatable and attempt.kernel.deterministic):
             return
         stale, end = 0, process_time_ns() + TRIES_NS
         for number in range(TRIES):
             if number >= LEAST_TRIES and not stale and process_time_ns() > end:
                 return
             before = self._outputs()
-            (name, at, bit) = self._draw(1)[0]
-            place = self._bytes[name]
-            place[at] ^= bit
-            wanted = self._outputs()
-            place[at] ^= bit
-            found = self._outputs_after(place, at, bit, spoil=number % 4 == 3)
-            if all(has_bits(array, wanted[one]) for one, array in found.items()):
-                place[at] ^= bit
-                continue
-            self._judge(found)
-            is_stale = all(has_bits(array, before[one]) for one, array in found.items())
-            place[at] ^= bit
-            if not is_stale:
-                return  # bits differ from call to call, and are valid
-            stale += 1
+            for change in self._draw(1):
+                change.apply(self._words)
+                wanted = self._outputs()
+                change.apply(self._words)
+                found = self._outputs_after(change, spoil=number % 4 == 3)
+                if not all(has_bits(array, wanted[one]) for one, array in found.items()):
+                    self._judge(found)
+                    if not all(has_bits(array, before[one]) for one, array in found.items()):
+                        return  # bits differ from call to call, and are valid
+                    stale += 1
+                change.apply(self._words)
             if stale >= STALE:
                 reason = "a call right after another one repeats its result, though an input has changed"
                 raise WrongError(reason)
@@ -105,7 +127,7 @@ class Succession:
     def check_times(self, calls: int, usual_ns: float) -> None:
         """Time calls that each follow a change; raises WrongError if they take longer than others."""
         calls = int(max(2, min(calls, MOST_CALLS, SEQUENCE_NS // max(usual_ns, 1))))
-        spare = {name: memoryview(bytearray(len(place))) for name, place in self._bytes.items()}
+        spare = {name: memoryview(np.zeros_like(words)) for name, words in self._words.items()}
         spare_out = [memoryview(bytearray(len(place))) for place in self._out]
         if not self._out:
             return
@@ -117,7 +139,7 @@ class Succession:
                 drawn, spoilt, switches = self._draw(number), self._draw_out(number), switches_of_process()
                 same_ns = min(same_ns, self._time(spare, spare_out, drawn, spoilt))
                 undisturbed += switches_of_process() == switches
-                changed_ns = min(changed_ns, self._time(self._bytes, self._out, drawn, spoilt))
+                changed_ns = min(changed_ns, self._time(self._words, self._out, drawn, spoilt))
                 self._check_last()
                 is_sure = undisturbed >= LEAST_SEQUENCES or not left
                 if is_sure and changed_ns <= MOST_DEARER * same_ns + LEAST_DEARER_NS:
@@ -132,19 +154,18 @@ class Succession:
         self,
         inputs: Mapping[str, memoryview],
         outputs: Sequence[memoryview],
-        drawn: Sequence[tuple[str, int, int]],
+        drawn: Sequence[ElementChange],
         spoilt: Sequence[tuple[int, int]],
     ) -> float:
-        """Time per call in ns; before each a byte of an input and one of an output are written."""
+        """Time per call in ns; before each elements of an input and a byte of an output are written."""
         call = self._call
-        places = [(inputs[name], at, bit) for name, at, bit in drawn] or [(memoryview(bytearray(1)), 0, 1)] * len(
-            spoilt
-        )
+        places = [change.places(inputs) for change in drawn] or [(UNUSED, 0, UNUSED, 0, 1)] * len(spoilt)
         steps = [(*place, outputs[number], at) for place, (number, at) in zip(places, spoilt, strict=True)]
         self._returned = call()
         begun = perf_counter_ns()
-        for place, at, bit, out, out_at in steps:
-            place[at] ^= bit
+        for place, at, twin, other, bits, out, out_at in steps:
+            place[at] ^= bits
+            twin[other] ^= bits
             out[out_at] = GARBAGE
             returned = call()
         ended = perf_counter_ns()
@@ -158,17 +179,23 @@ class Succession:
         if not all(has_bits(array, found[name]) for name, array in self._outputs().items()):
             self._judge(found)
 
-    def _draw(self, count: int) -> list[tuple[str, int, int]]:
-        """Random elements of floating-point inputs: name, byte, and bit to change; empty without any."""
-        names = list(self._bytes)
-        found = []
+    def _draw(self, count: int) -> list[ElementChange]:
+        """Random changes to be applied one after the other; none without inputs of two elements or floats."""
+        names, found = list(self._words), list[ElementChange]()
+        values: dict[tuple[str, int], int] = {}
         for number in self._rng.integers(0, max(len(names), 1), count if names else 0):
             name = names[number]
-            dtype = self._attempt.buffers.inputs[name].dtype
-            kind = PARTS.get(dtype.name, dtype.name)
-            byte, bit = BITS[kind]
-            element = int(self._rng.integers(0, len(self._bytes[name]) // dtype.itemsize))
-            found.append((name, element * dtype.itemsize + byte, bit))
+            words, kind = self._words[name], self._attempt.buffers.inputs[name].dtype.name
+            bits = BITS.get(PARTS.get(kind, kind), 0)
+            at, *others = self._rng.integers(0, len(words), 1 if bits else 1 + TRIED).tolist()
+            if bits:
+                found.append(ElementChange(name, at, bits))
+                continue
+            present = values.get((name, at), words[at])
+            others = [(one, values.get((name, one), words[one])) for one in others]
+            other, its = next((one for one in others if one[1] != present), others[0])
+            values[name, at], values[name, other] = its, present
+            found.append(ElementChange(name, at, present ^ its, other))
         return found
 
     def _draw_out(self, count: int) -> list[tuple[int, int]]:
@@ -183,14 +210,16 @@ class Succession:
         returned = self._call()
         return {name: to_numpy(array).copy() for name, array in self._attempt.outputs(returned).items()}
 
-    def _outputs_after(self, place: memoryview, at: int, bit: int, *, spoil: bool) -> dict[str, Any]:
+    def _outputs_after(self, change: ElementChange, *, spoil: bool) -> dict[str, Any]:
         """Copies of the outputs of a call on a changed input, right after some calls on the previous one."""
         call, calls = self._call, int(self._rng.integers(1, MOST_BEFORE + 1))
+        place, at, twin, other, bits = change.places(self._words)
         number, out_at = self._draw_out(1)[0] if spoil and self._out else (0, 0)
         out = self._out[number] if spoil and self._out else memoryview(bytearray(1))
         for _ in range(calls):
             call()
-        place[at] ^= bit
+        place[at] ^= bits
+        twin[other] ^= bits
         out[out_at] = GARBAGE
         returned = call()
         return {name: to_numpy(array).copy() for name, array in self._attempt.outputs(returned).items()}
@@ -209,3 +238,9 @@ def _as_bytes(array: Any) -> memoryview:
     """The bytes of an array whose memory is contiguous in some order of its axes."""
     flat = (array if array.flags.c_contiguous else array.T).reshape(-1)
     return memoryview(flat.view(np.uint8))
+
+
+def _as_words(array: Any) -> memoryview:
+    """The words of such an array: its elements, or halves of complex numbers."""
+    width = min(array.itemsize, WORD)
+    return memoryview(np.asarray(_as_bytes(array)).view(f"u{width}"))
