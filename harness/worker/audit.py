@@ -17,6 +17,7 @@ import numpy as np
 
 from opgauge.harness.worker.attempt import Attempt, WrongError
 from opgauge.harness.worker.bits import has_bits, module_of
+from opgauge.harness.worker.buffers import spoil
 from opgauge.harness.worker.call_time import CallTime, Clocks
 from opgauge.harness.worker.emphasis import allow_lost
 from opgauge.harness.worker.input_changes import FreshValues, InputChange, InputChanges
@@ -125,11 +126,11 @@ class Audit:
         took, change, begun = self._called.passed(), self._change, perf_counter()
         if change is None:
             return
-        self.threads.rest()
         self._sampled_s += begun - self._ended
         outputs = self._attempt.outputs(returned)
         seen = read_probes(outputs, self._probes) if judged else {}
         is_judged = judged and self._compare(outputs, change, surely=surely)
+        self.threads.rest()  # not before: it raises an audit event, upon which a hook could compute the outputs
         late = changed_output(outputs, self._probes, seen)
         if late:
             reason = f"{late} was still written after the call had returned"
@@ -139,6 +140,7 @@ class Audit:
         if late:
             reason = f"{late} changes with an input after the call has returned: copying is part of the work"
             raise WrongError(reason)
+        self._spoil(outputs)
         self.threads.resume()
         self.samples += 1
         self.whole += change.whole
@@ -153,6 +155,17 @@ class Audit:
             self._fresh.add(spent)
         elif self._bytes > SMALL_BYTES and change.whole:
             self._whole.add(spent)
+
+    def _spoil(self, outputs: Mapping[str, Any]) -> None:
+        """Overwrite parts of returned arrays: a kernel that returns them again has to write them again.
+
+        What kernels that capture inputs return may be computed when they are bound.
+        """
+        own = self._attempt.buffers.out if self.can_freshen else {}
+        for name in outputs.keys() & own.keys():
+            array = outputs[name]
+            if isinstance(array, np.ndarray) and array.size and not np.may_share_memory(array, own[name]):
+                spoil(array, self.rng)
 
     def undo(self) -> None:
         """Restore the inputs."""

@@ -14,7 +14,7 @@ from collections import Counter
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, Self
 
 from opgauge.harness.result.time_text import time_text
 from opgauge.harness.worker.child_processes import children_ns
@@ -30,10 +30,20 @@ TASKS = Path("/proc/self/task")
 
 
 class Snapshot(NamedTuple):
-    """A moment, and the CPU time of each thread until then, by the thread's identifier."""
+    """A moment, and the CPU time of each thread until then, by the thread's identifier. clocks: of the threads."""
 
     at_ns: int
     used_ns: Mapping[int, int]
+    clocks: Mapping[int, int]
+
+    @classmethod
+    def read(cls, clocks: Mapping[int, int]) -> Self:
+        """The present CPU time of each thread; 0 of threads that have ended, or whose clock the system lacks."""
+        used = dict.fromkeys(clocks, 0)
+        for identifier, clock in clocks.items():
+            with suppress(OSError, OverflowError):
+                used[identifier] = time.clock_gettime_ns(clock) if clock else 0
+        return cls(time.perf_counter_ns(), used, clocks)
 
 
 class LeftThreads:
@@ -60,18 +70,19 @@ class LeftThreads:
         if begun is not None:
             if not alone:
                 self._before |= _identifiers() - begun.used_ns.keys()
-            now = self.snapshot()
+            # no new list of threads: it raises an audit event, upon which a hook could compute with changed inputs
+            now = Snapshot.read(begun.clocks)
             self._rests, self._rested_ns = self._rests + 1, self._rested_ns + now.at_ns - begun.at_ns
             self._worked.update(_worked(begun, now))
 
     def snapshot(self) -> Snapshot:
         """The present CPU time of each thread; 0 on systems without clocks of threads."""
-        used: dict[int, int] = {}
+        clocks: dict[int, int] = {}
         for identifier in _identifiers() - self._before:
-            used[identifier] = 0
+            clocks[identifier] = 0
             with suppress(OSError, AttributeError):
-                used[identifier] = time.clock_gettime_ns(time.pthread_getcpuclockid(identifier))
-        return Snapshot(time.perf_counter_ns(), used)
+                clocks[identifier] = time.pthread_getcpuclockid(identifier)
+        return Snapshot.read(clocks)
 
     def working(self, since: Snapshot | None = None) -> str:
         """Description of the threads that have worked since `since`, or while they should rest; empty without any."""

@@ -48,6 +48,7 @@ CASES: dict[str, tuple[str, dict[str, tuple[int, ...]], dict[str, Any]]] = {
     "huge-row": ("mean", {"x": (3 << 20,)}, {"axis": None}),
     "gradient": ("p_norm_grad", {"x": (512, 4096)}, {"porder": 3.0, "axis": -1}),
     "integers": ("sign", {"x": (16, 2053)}, {}),
+    "few-integers": ("sign", {"x": (8, 65)}, {}),
     "unchanged": ("scale", {"x": (100, 30)}, {}),
     "negated": ("scale", {"x": (1000, 300)}, {"scale": -1.0}),
     "unchanged-large": ("scale", {"x": (1000, 300)}, {}),
@@ -55,7 +56,7 @@ CASES: dict[str, tuple[str, dict[str, tuple[int, ...]], dict[str, Any]]] = {
     "two-outputs": ("lerp_grad", {"x": (65, 33), "y": (65, 33)}, {"weight": 0.3}),
 }
 """Op, shapes and parameters by name."""
-DTYPES = {"integers": "int32"}
+DTYPES = {"integers": "int32", "few-integers": "int32"}
 """Dtypes of cases other than float32."""
 
 

@@ -29,6 +29,7 @@ MODULES = (
     "tests.cheats.detecting",
     "tests.cheats.unwatched",
     "tests.cheats.unjudged",
+    "tests.cheats.between",
     "tests.cheats.deferred",
     "tests.cheats.on_device",
     "tests.cheats.on_device_state",
