@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable, Mapping
+from contextlib import suppress
 from functools import cache
+from operator import attrgetter
 from typing import Any
 
 
@@ -32,6 +35,7 @@ def torch_state() -> tuple[Any, ...] | None:
         torch.get_float32_matmul_precision(),
         torch.backends.cuda.matmul.allow_tf32,
         torch.backends.cudnn.allow_tf32,
+        *(_part(torch, read)() for read in _switches(torch)),
     )
 
 
@@ -43,7 +47,38 @@ def put_back_torch(old: tuple[Any, ...]) -> None:
     torch.use_deterministic_algorithms(old[2])
     torch.set_default_dtype(getattr(torch, old[3].removeprefix("torch.")))
     torch.set_float32_matmul_precision(old[4])
-    torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32 = old[5:]
+    torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32 = old[5:7]
+    for (read, write), value in zip(_switches(torch).items(), old[7:], strict=True):
+        if isinstance(value, bool):
+            _part(torch, write)(value)
+        else:  # modes that a kernel has entered
+            while _part(torch, read)() > value:
+                _part(torch, write)()
+
+
+def _switches(torch: Any) -> dict[str, str]:
+    """The entries of `SWITCHES` that this version of torch has."""
+    found = {}
+    for read, write in SWITCHES.items():
+        with suppress(AttributeError):
+            _part(torch, read), _part(torch, write)
+            found[read] = write
+    return found
+
+
+def _part(torch: Any, name: str) -> Callable[..., Any]:
+    """A function of torch by its name."""
+    found: Callable[..., Any] = attrgetter(name)(torch)
+    return found
+
+
+SWITCHES: Mapping[str, str] = {
+    "_C._get_mkldnn_enabled": "_C._set_mkldnn_enabled",
+    "is_anomaly_enabled": "_C._set_anomaly_enabled",
+    "_C._len_torch_function_stack": "_C._pop_torch_function_stack",
+    "_C._len_torch_dispatch_stack": "_C._pop_torch_dispatch_stack",
+}
+"""Functions that read a switch of torch or the number of modes that have been entered, and that set or leave them."""
 
 
 @cache

@@ -39,6 +39,10 @@ SCALARS = (np.generic, bool, int, float, complex, str)
 """Scalar types, whose names in NumPy old code replaces."""
 FOREIGN = "foreign "
 """Start of the names of functions that lie outside the library that they are found in."""
+LIBRARIES = frozenset(("cupy", "cupy.cuda", "torch", "torch.nn.functional", "numba"))
+"""Modules of which all functions are watched."""
+OWN = "its own"
+"""A library's own function of Python, which it may replace by another one."""
 HARNESS = "opgauge.harness."
 """Start of the names of the harness's modules."""
 
@@ -141,12 +145,14 @@ def _methods(name: str, kind: type) -> dict[str, Any]:
 
 
 def device_code() -> dict[str, Any]:
-    """Functions and methods of CuPy and torch by which outputs are read and calls timed, and parts of the timers."""
+    """Functions and methods of libraries by which outputs are read, calls timed and kernels run; parts of timers."""
     found: dict[str, Any] = {}
-    for name in {"cupy", "cupy.cuda"} & sys.modules.keys():
+    for name in LIBRARIES & sys.modules.keys():
         for key, value in list(vars(sys.modules[name]).items()):
             if callable(value) and not (isinstance(value, type) and issubclass(value, SCALARS)):
-                found[f"{name}.{key}"] = id(value)
+                # torch's compiler replaces functions of torch by its own
+                is_own = isinstance(value, types.FunctionType) and not _is_foreign(value, name)
+                found[f"{name}.{key}"] = OWN if is_own else id(value)
     for owner, names in METHODS.items():
         watched = _find(owner)
         chosen = names or {key for kind in getattr(watched, "__mro__", ()) for key in vars(kind)}
@@ -182,17 +188,8 @@ METHODS: Mapping[str, tuple[str, ...]] = {
     "cupy.cuda.Stream": (),
     "cupy.cuda.MemoryHook": (),
     "torch": ("Tensor", "from_dlpack", "from_numpy", "empty"),
-    "torch.Tensor": (
-        "detach",
-        "contiguous",
-        "view",
-        "cpu",
-        "numpy",
-        "resolve_conj",
-        "data_ptr",
-        "is_cuda",
-        "__dlpack__",
-    ),
+    "torch.Tensor": (),
+    "numba.core.dispatcher.Dispatcher": (),
     "torch.cuda": (
         *("memory_allocated", "max_memory_allocated", "reset_peak_memory_stats", "memory_stats"),
         *("synchronize", "empty_cache", "current_stream", "ExternalStream"),

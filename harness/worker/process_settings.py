@@ -12,6 +12,7 @@ import gc
 import os
 import signal
 import sys
+import threading
 import tracemalloc
 from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
@@ -80,6 +81,25 @@ def restrictions() -> tuple[str, ...]:
     with suppress(OSError):
         found.append((PROCESS / "timers").read_text(encoding="ascii"))
     return tuple(found)
+
+
+def other_threads() -> dict[int, tuple[Any, ...]]:
+    """CPUs, priority and scheduling policy of each thread but the main one: those of pools work for later kernels."""
+    found: dict[int, tuple[Any, ...]] = {}
+    with suppress(OSError):
+        for task in (PROCESS / "task").iterdir():
+            thread = int(task.name)
+            with suppress(OSError):  # it has ended
+                if thread != os.getpid():
+                    priority = os.getpriority(os.PRIO_PROCESS, thread)
+                    found[thread] = os.sched_getaffinity(thread), priority, os.sched_getscheduler(thread)
+    return found
+
+
+def changed_threads(old: Mapping[int, tuple[Any, ...]], new: Mapping[int, tuple[Any, ...]]) -> str:
+    """Text about threads that exist in both states and differ."""
+    is_changed = any(old[thread] != state for thread, state in new.items() if thread in old)
+    return "changed the CPUs, the priority or the scheduling of other threads" if is_changed else ""
 
 
 def _file_mode_mask() -> int:
@@ -173,6 +193,7 @@ SETTINGS: Mapping[str, ProcessSetting] = {
         lambda: decimal.getcontext().prec, lambda old: setattr(decimal.getcontext(), "prec", old)
     ),
     "the longest number in text": ProcessSetting(sys.get_int_max_str_digits, sys.set_int_max_str_digits),
+    "the stack size of threads": ProcessSetting(threading.stack_size, threading.stack_size),
     "tracebacks of crashes": ProcessSetting(faulthandler.is_enabled, _put_back_tracebacks),
     "the use of large pages": ProcessSetting(
         lambda: _control(PR_GET_THP_DISABLE), lambda old: _control(PR_SET_THP_DISABLE, old)

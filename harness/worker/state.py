@@ -45,6 +45,8 @@ from opgauge.harness.worker.loaded_code import (
 from opgauge.harness.worker.process_settings import (
     c_library,
     changed_settings,
+    changed_threads,
+    other_threads,
     put_back_settings,
     restrictions,
     settings,
@@ -88,6 +90,7 @@ class ProcessState:
     settings: Mapping[str, Any]
     device: Mapping[str, Any]
     restrictions: tuple[str, ...]
+    threads: Mapping[int, tuple[Any, ...]]
 
 
 def observe() -> ProcessState:
@@ -124,6 +127,7 @@ def observe() -> ProcessState:
         settings=settings(),
         device=device_settings(),
         restrictions=restrictions(),
+        threads=other_threads(),
     )
 
 
@@ -331,6 +335,7 @@ _REPAIRS: dict[str, tuple[_Text, Callable[[Any], Any] | None]] = {
     "definitions": (changed_code, None),
     "settings": (changed_settings, put_back_settings),
     "device": (lambda *_: "", put_back_device),
+    "threads": (changed_threads, None),
     "restrictions": ("started a timer of the system, or changed restrictions of the process", None),
 }
 """Description of each change, and the function that undoes it; None: it cannot be undone."""

@@ -9,9 +9,14 @@ import os
 import signal
 import subprocess
 import sys
+import threading
+import time
 import types
 from contextlib import suppress
 from functools import partial
+from importlib import import_module
+from operator import attrgetter
+from typing import Any
 
 import numpy as np
 import pytest
@@ -132,3 +137,71 @@ def test_handlers_of_python_in_c_are_put_back_in_silence() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.split() == ["True", "''"]
+
+
+@pytest.mark.parametrize(
+    ("owner", "name"), [("", "lerp"), ("nn.functional", "conv2d"), ("Tensor", "sum"), ("Tensor", "flatten")]
+)
+def test_replaced_functions_of_torch_are_told(owner: str, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Peers call them, and would be slower."""
+    torch = pytest.importorskip("torch")
+    found, before = attrgetter(owner)(torch) if owner else torch, observe()
+    with monkeypatch.context() as within:
+        within.setattr(found, name, partial(getattr(found, name)))
+        assert f".{name}" in restore(before).text
+    assert not restore(before).text
+
+
+def test_functions_that_torch_replaces_itself_are_in_order(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its compiler puts a function of its own in place of `torch.manual_seed`."""
+    torch = pytest.importorskip("torch")
+    before = observe()
+    monkeypatch.setattr(torch, "manual_seed", torch.random.seed)
+    assert not restore(before).text
+
+
+def test_switches_and_modes_of_torch_are_put_back() -> None:
+    """Without oneDNN, or with a mode, later peers take longer."""
+    torch = pytest.importorskip("torch")
+    before = observe()
+    torch._C._set_mkldnn_enabled(False)
+    torch.autograd.set_detect_anomaly(True)
+    kind = import_module("torch.overrides").TorchFunctionMode
+    mode = type("Mode", (kind,), {"__torch_function__": lambda _, call, __, given=(), named=None: call(*given)})()
+    mode.__enter__()
+    assert "torch's threads, precision or modes" in restore(before).text
+    assert observe().torch_state == before.torch_state
+
+
+@pytest.mark.parametrize(("owner", "name"), [("numba", "njit"), ("numba.core.dispatcher.Dispatcher", "compile")])
+def test_replaced_functions_of_numba_are_told(owner: str, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Later kernels are compiled by them."""
+    module, _, kind = owner.partition("dispatcher.")
+    found: Any = import_module(f"{module}dispatcher" if kind else owner)
+    found, before = getattr(found, kind) if kind else found, observe()
+    monkeypatch.setattr(found, name, partial(getattr(found, name)))
+    assert f"{owner}.{name}" in restore(before).text
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="priorities belong to threads on Linux only")
+def test_a_changed_priority_of_another_thread_is_told() -> None:
+    """Threads of a pool work for later kernels too; a new thread may have any priority."""
+    ended, numbers = threading.Event(), list[int]()
+
+    def work() -> None:
+        numbers.append(threading.get_native_id())
+        ended.wait(60)
+
+    begun = observe()
+    thread = threading.Thread(target=work)
+    thread.start()
+    while not numbers:
+        time.sleep(0.001)
+    before = observe()
+    os.setpriority(os.PRIO_PROCESS, numbers[0], 5)
+    try:
+        assert "other threads" in restore(before).text
+        assert not restore(begun).text
+    finally:
+        ended.set()
+        thread.join()
