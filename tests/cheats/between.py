@@ -147,3 +147,15 @@ def computes_ahead_in_an_audit_hook(inputs: Arrays, out: Arrays) -> Run:
             write("long-rows", inputs, out)
 
     return run
+
+
+@cheat("honest", "filled", harmless="each call writes the array")
+def returns_its_array_after_writing_it(inputs: Arrays, out: Arrays) -> Run:
+    del out
+    own = np.empty_like(inputs["x"])
+
+    def run() -> Any:
+        own.fill(2.5)
+        return (own,)
+
+    return run
