@@ -102,7 +102,8 @@ def laziness(array: Any) -> str:
         return f"on the device {array.device.type}"
     if array.layout is not import_module("torch").strided:
         return f"of layout {str(array.layout).removeprefix('torch.')}"
-    return "that is negated when it is read" if array.is_neg() else ""
+    changes = {"negated": array.is_neg(), "conjugated": array.is_conj(), "filled with zeros": array._is_zerotensor()}  # noqa: SLF001
+    return next((f"that is {change} when it is read" for change, is_pending in changes.items() if is_pending), "")
 
 
 def _has_foreign_code(kind: type) -> bool:

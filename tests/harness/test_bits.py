@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from opgauge.harness.worker import bits
-from opgauge.harness.worker.bits import digest, in_place, is_array, mixed, same_bits
+from opgauge.harness.worker.bits import digest, in_place, is_array, laziness, mixed, same_bits
 from opgauge.ops._core.backend import to_backend
 
 
@@ -122,3 +122,13 @@ def test_a_subclass_is_read_as_plain_memory() -> None:
     """Its methods could compute."""
     kind = type("Lazy", (np.ndarray,), {"reshape": lambda *_: np.ones(2)})
     assert type(in_place(np.zeros(2).view(kind))) is np.ndarray
+
+
+def test_tensors_that_are_computed_when_they_are_read_are_lazy() -> None:
+    """Torch conjugates, negates or fills some tensors only then."""
+    torch = pytest.importorskip("torch")
+    number = torch.ones(3, dtype=torch.complex64)
+    lazy = {"conjugated": number.conj(), "negated": number.conj().imag, "filled": torch._efficientzerotensor(3)}
+    for change, tensor in lazy.items():
+        assert f"that is {change}" in laziness(tensor)
+    assert not any(laziness(tensor) for tensor in (number, number.conj().resolve_conj(), torch.zeros(3)))
