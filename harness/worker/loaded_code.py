@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from opgauge.harness.errors import TreeError
+from opgauge.harness.worker.signal_handlers import changed_handlers, put_back_handlers, signal_handlers
 
 STANDARD = (
     "builtins",
@@ -61,9 +62,14 @@ def tracers() -> tuple[int, ...]:
 
 @contextmanager
 def keeping_code() -> Iterator[None]:
-    """Context of imports from a measured tree; raises TreeError if they replace code that times or judges."""
-    before, traced = code(), tracers()
+    """Context of imports from a measured tree; raises TreeError if they replace code that times or judges.
+
+    Handlers of signals are put back: with a timer they could compute between a call and the check of its outputs.
+    """
+    before, traced, handlers = code(), tracers(), signal_handlers()
     yield
+    if changed_handlers(handlers, signal_handlers()):
+        put_back_handlers(handlers)
     changed = changed_code(before, code()) or ("installed a tracer" if tracers() != traced else "")
     if changed:
         msg = f"importing its ops {changed}"

@@ -94,6 +94,14 @@ def test_imports_that_replace_functions_are_refused(name: str, monkeypatch: pyte
         monkeypatch.setattr(builtins, name, partial(getattr(builtins, name)))
 
 
+def test_handlers_that_imports_install_are_put_back() -> None:
+    """A signal of a timer could compute after a call; what handles it in trials is a change by a kernel."""
+    before = signal.getsignal(signal.SIGALRM)
+    with keeping_code():
+        signal.signal(signal.SIGALRM, lambda *_: None)
+    assert signal.getsignal(signal.SIGALRM) is before
+
+
 def test_scalar_types_of_numpy_may_be_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
     """Code for old versions of NumPy sets `np.bool = bool`, which times and judges nothing."""
     with keeping_code():
