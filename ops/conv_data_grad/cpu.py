@@ -31,12 +31,14 @@ from opgauge.ops.conv_data_grad.cpu_costs import (
     Way,
     others_ns,
     prefers_classes,
+    prefers_planes,
     prefers_tiles,
     way_of_groups,
     woven_ns,
 )
 from opgauge.ops.conv_data_grad.cpu_direct import directly, in_margins, scaled, threads_for, turned
 from opgauge.ops.conv_data_grad.cpu_groups import in_groups
+from opgauge.ops.conv_data_grad.cpu_planes import by_planes
 from opgauge.ops.conv_data_grad.op import ConvDataGradParams, ConvGeometry, geometry, three
 
 HALF_BYTES = 2
@@ -138,8 +140,9 @@ def _select(found: ConvGeometry, tensors: Tensors) -> Bound:
 
 def _without_amx(found: ConvGeometry, tensors: Tensors) -> Bound:
     way = _way(found, tensors.wide)
-    if way in {Way.DIRECT, Way.TURNED}:
-        return (turned if way is Way.TURNED else directly)(found, tensors)
+    direct = {Way.DIRECT: directly, Way.TURNED: turned, Way.PLANES: by_planes}
+    if way in direct:
+        return direct[way](found, tensors)
     if way is Way.GROUPS:
         return in_groups(found, tensors, _without_amx)
     alone = found.groups == 1 and not are_rows(found)
@@ -174,7 +177,9 @@ def _way(found: ConvGeometry, wide: Any) -> Way:
     """The way of a convolution with groups, or of a thin one without; by BLAS stands for all that are left."""
     if found.groups > 1:
         return way_of_groups(found, wide, padded=in_margins(found, wide) > 0)
-    return Way.DIRECT if _is_thin(found) else Way.LIBRARY
+    if _is_thin(found):
+        return Way.DIRECT
+    return Way.PLANES if prefers_planes(found, wide) else Way.LIBRARY
 
 
 def _is_thin(found: ConvGeometry) -> bool:

@@ -33,7 +33,7 @@ class _Walk(NamedTuple):
     pixels: int
 
 
-def _walk(found: ConvGeometry) -> _Walk:
+def walk_of(found: ConvGeometry) -> _Walk:
     """The pixels of dy as laid out: margins after a row, plane or image are those before the next one."""
     kernel, padding, dilation = three(found.kernel, 1), three(found.padding, 0), three(found.dilation, 1)
     size, out_size = three(found.size, 1), three(found.out_size, 1)
@@ -73,7 +73,7 @@ def amx_ns(found: ConvGeometry) -> float:
     cost, taps, last = COSTS[found.channels_last], prod(found.kernel), found.channels_last
     outs, channels = found.out_channels // found.groups, found.channels // found.groups
     panels = found.groups * -(-channels // BLOCK)
-    blocks = -(-_walk(found).pixels // BLOCK) * panels
+    blocks = -(-walk_of(found).pixels // BLOCK) * panels
     pixels, out_pixels = found.batch * prod(found.size), found.batch * prod(found.out_size)
     out_lines, lines = (found.batch * prod(lengths[:-1]) for lengths in (found.out_size, found.size))
     rows = pixels * panels if last else (lines + pixels / BLOCK) * found.channels
@@ -99,7 +99,7 @@ def by_amx(found: ConvGeometry, tensors: Tensors) -> Bound:
     steps = -(-outs // amx.DEPTH)
     each = -(-outs // (2 * steps)) * 2
     depth, tiles = each * steps, -(-channels // amx.SIDE)
-    margins, padded, shifts, pixels = _walk(found)
+    margins, padded, shifts, pixels = walk_of(found)
     length, threads = pixels + int(shifts.max()) + BLOCK, threads_for(found, tensors, SPEED)
     image = scratch(length * groups * depth // 2, np.int32)
     packed = scratch(groups * tiles * amx.SIDE * taps * depth // 2, np.int32)

@@ -12,6 +12,7 @@ import numpy as np
 from opgauge.ops.conv_data_grad.cpu_classes import classes_of
 from opgauge.ops.conv_data_grad.cpu_columns import Tensors, has_links, is_strided_pixels, share_products
 from opgauge.ops.conv_data_grad.cpu_groups import one_group
+from opgauge.ops.conv_data_grad.cpu_planes import planes_ns
 from opgauge.ops.conv_data_grad.op import ConvGeometry, three
 
 
@@ -111,16 +112,23 @@ class _Scales(NamedTuple):
     direct: float
     turned: float
     groups: float
+    planes: float
     amx: float
 
 
 SCALES = {
-    (False, False): _Scales(0.5, 0.5, 0.55, 0.6),
-    (False, True): _Scales(0.6, 0.6, 1.0, 0.6),
-    (True, False): _Scales(0.38, 0.45, 0.45, 0.4),
-    (True, True): _Scales(0.65, 0.55, 1.0, 0.8),
+    (False, False): _Scales(0.5, 0.5, 0.55, 0.55, 0.6),
+    (False, True): _Scales(0.6, 0.6, 1.0, 1.0, 0.6),
+    (True, False): _Scales(0.38, 0.45, 0.45, 0.4, 0.4),
+    (True, True): _Scales(0.65, 0.55, 1.0, 1.0, 0.8),
 }
 """Scales by whether channels are last, and whether the filter has one tap."""
+
+
+ALONE_LIBRARY, ALONE_TILES = 0.7, 1.1
+"""Time of planes without groups, over those of BLAS and of rows of tiles, up to which they are preferred: of 420
+convolutions with up to 64 channels the way taken was 1.05 (channels first) and 1.08 of the faster one in the mean,
+without planes 1.33 and 1.26. Whole tiles of more channels are faster in rows."""
 
 
 def _scales_of(found: ConvGeometry) -> _Scales:
@@ -134,6 +142,7 @@ class Way(Enum):
     DIRECT = "tap by tap"
     TURNED = "tap by tap, on copies with channels first"
     GROUPS = "group by group, on copies"
+    PLANES = "tiles of channels by pixels of a plane"
 
 
 def way_of_groups(found: ConvGeometry, wide: np.dtype[Any], *, padded: bool) -> Way:
@@ -148,6 +157,7 @@ def _group_times(found: ConvGeometry, wide: np.dtype[Any], *, padded: bool) -> d
         Way.LIBRARY: _library_ns(found),
         Way.DIRECT: scales.direct * (_last_ns(found) if found.channels_last else first_ns),
         Way.GROUPS: scales.groups * _groups_ns(found, wide),
+        Way.PLANES: scales.planes * planes_ns(found, wide),
     }
     return times | ({Way.TURNED: scales.turned * (first_ns + _turned_ns(found))} if found.channels_last else {})
 
@@ -161,7 +171,15 @@ def others_ns(found: ConvGeometry, wide: np.dtype[Any], *, padded: bool, thin: b
         return min(_group_times(found, wide, padded=padded).values()) / _scales_of(found).amx
     if thin:
         return _first_ns(found, padded=padded)
-    return _library_ns(found) if {*found.strides} != {1} else min(_library_ns(found), _class_ns(found, wide))
+    if {*found.strides} != {1}:
+        return _library_ns(found)
+    return min(_library_ns(found), _class_ns(found, wide), planes_ns(found, wide))
+
+
+def prefers_planes(found: ConvGeometry, wide: np.dtype[Any]) -> bool:
+    """Whether few channels without groups are to be computed by tiles of a plane. wide: of the sums."""
+    others = min(_library_ns(found) / ALONE_LIBRARY, _tiles_ns(found, wide) / ALONE_TILES)
+    return planes_ns(found, wide) <= others
 
 
 def woven_ns(found: ConvGeometry, classes: Iterable[ConvGeometry]) -> float:
@@ -270,11 +288,16 @@ def _groups_ns(found: ConvGeometry, wide: np.dtype[Any]) -> float:
     """Tiles for each group, with strides for each residue class, and copies of the channels."""
     one = one_group(found)
     if {*found.strides} == {1}:
-        single_ns = _class_ns(one, wide) - woven_ns(one, [one])
+        single_ns = _tiles_ns(one, wide)
     else:
         single_ns = sum(_class_ns(part.geometry, wide) for part in classes_of(one))
     copied = found.batch * (found.channels * prod(found.size) + found.out_channels * prod(found.out_size))
     return found.groups * (COPIES_NS + single_ns) + TURN_NS * copied
+
+
+def _tiles_ns(found: ConvGeometry, wide: np.dtype[Any]) -> float:
+    """Tiles without strides, whose results are not woven."""
+    return _class_ns(found, wide) - woven_ns(found, [found])
 
 
 def _class_ns(found: ConvGeometry, wide: np.dtype[Any]) -> float:

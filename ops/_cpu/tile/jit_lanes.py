@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 from llvmlite import ir
 from numba import njit, types
 from numba.core import cgutils
 from numba.extending import intrinsic, models, register_model
 
-from opgauge.ops._cpu.jit import address
+from opgauge.ops._cpu.jit import INNER, address, widen
 
 LANES_BYTES = 32
 """Bytes of a `lanes` value."""
@@ -189,3 +190,21 @@ def lanes_of(like: Any) -> int:
 def after(builder: Any, start: Any, count: int, step: Any) -> Any:
     """`start + count step`."""
     return builder.add(start, builder.mul(ir.Constant(start.type, count), step))
+
+
+@njit(**INNER)
+def turn_block(
+    given: Any, start: int, pitch: int, rows: int, columns: int, out: Any, out_start: int, out_pitch: int
+) -> None:
+    """Transpose rows by columns like `turn`: by squares, the last of which overlap others, if both are long enough."""
+    lanes = lanes_of(out)
+    if rows >= lanes and columns >= lanes:
+        for row in range(0, rows, lanes):
+            i = min(row, rows - lanes)
+            for column in range(0, columns, lanes):
+                j = min(column, columns - lanes)
+                turn(given, start + i * pitch + j, pitch, out, out_start + j * out_pitch + i, out_pitch)
+        return
+    for j in range(columns):
+        for i in range(rows):
+            out[np.uintp(out_start + j * out_pitch + i)] = widen(given[np.uintp(start + i * pitch + j)])

@@ -39,17 +39,18 @@ def test_groups_as_convolutions_of_their_own(made: Convolution, layout: str, mon
 @pytest.mark.parametrize(
     ("x", "weight", "strides", "alone"),
     [
-        ((1, 768, 24, 26), (768, 256, 2, 1), 1, True),
-        ((4, 64, 28, 28), (64, 16, 3, 3), 1, True),
-        ((2, 256, 14, 14), (256, 64, 3, 3), 2, False),
-        ((1, 512, 2, 2), (512, 8, 2, 2), 1, False),
+        ((8, 8, 8, 192), (16, 3, 3, 96), 2, True),
+        ((2, 8, 8, 512), (512, 3, 1, 256), 2, True),
+        ((4, 28, 28, 64), (64, 3, 3, 16), 1, False),
+        ((1, 2, 2, 512), (512, 2, 2, 8), 1, False),
     ],
 )
 def test_groups_are_convolved_one_by_one_where_that_is_estimated_to_be_faster(
     x: tuple[int, ...], weight: tuple[int, ...], strides: int, *, alone: bool
 ) -> None:
-    """Many channels and pixels suit it; many groups of few pixels do not."""
-    params = ConvDataGradParams(strides=strides, groups=x[1] // weight[1])
+    """Many channels with strides suit it; few channels and many groups of few pixels do not."""
+    groups = x[-1] // weight[-1]
+    params = ConvDataGradParams(strides=strides, groups=groups, padding_before=1, data_format="channels_last")
     way = way_of_groups(geometry(x, weight, params), np.dtype(np.float32), padded=strides == 1)
     assert (way is Way.GROUPS) is alone
 

@@ -1,0 +1,67 @@
+"""conv_data_grad on the CPU by tiles of channels and pixels of a plane, on several threads."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from itertools import product
+
+import numpy as np
+import pytest
+
+from opgauge.ops import FLOATS
+from opgauge.ops.conv_data_grad import cpu, cpu_direct
+from opgauge.ops.conv_data_grad.cpu_costs import Way, prefers_planes, way_of_groups
+from opgauge.ops.conv_data_grad.op import ConvDataGradParams, geometry
+from tests.draws import drawn_of
+from tests.ops.attempts import complaint, inputs_of
+from tests.ops.conv_data_grad.test_conv_data_grad import LAYOUTS, Convolution
+
+PLANES = (
+    Convolution((2, 32, 9, 11), (16, 8, 3, 3), params={"padding_before": 1, "groups": 4}),
+    Convolution((3, 39, 20), (15, 13, 4), params={"groups": 3, "dilation_rate": 3, "padding_before": 11}),
+    Convolution((2, 12, 3, 5, 17), (8, 6, 2, 3, 2), params={"groups": 2, "padding_before": (0, 2, 1)}),
+    Convolution((1, 3, 31, 17), (300, 3, 2, 3), params={"padding_before": (1, 0)}),
+    Convolution((2, 5, 4, 70), (3, 5, 5, 1), params={"padding_before": 4, "dilation_rate": (2, 1)}),
+    Convolution((1, 25, 2, 3), (7, 25, 1, 3), params={"padding_before": (0, 1)}),
+)
+"""Channels that fill no tile, or two; more outputs than a partial product has; rows longer and shorter than vectors."""
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("made", PLANES)
+@pytest.mark.parametrize("threads", [1, 2])
+def test_planes_are_right_in_any_layout(
+    made: Convolution, layout: str, threads: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With groups and without, of one to three axes, with an addend or without; a call leaves nothing to the next."""
+    monkeypatch.setattr(cpu, "_with_amx", lambda *_: None)
+    monkeypatch.setattr(cpu, "_way", lambda *_: Way.PLANES)
+    monkeypatch.setattr(cpu_direct, "count", lambda *_: threads)
+    for add, dtype in product((False, True), drawn_of("conv_data_grad", FLOATS)):
+        case = replace(made, add=add).case(dtype, layout)
+        assert complaint(case, inputs_of(case), "optimized") == ""
+
+
+@pytest.mark.parametrize(
+    ("x", "weight", "strides", "planes"),
+    [
+        ((4, 192, 28, 28), (192, 8, 3, 3), 1, True),
+        ((4, 192, 28, 28), (192, 8, 3, 3), 2, False),
+        ((4, 192, 28, 28), (192, 8, 1, 1), 1, False),
+        ((4, 192, 28, 28), (192, 1, 3, 3), 1, False),
+        ((1, 3, 28, 28), (16, 3, 3, 3), 1, True),
+        ((1, 256, 28, 28), (256, 256, 3, 3), 1, False),
+        ((1, 3, 300, 300), (64, 3, 3, 3), 1, False),
+    ],
+)
+def test_planes_are_taken_where_they_are_estimated_to_be_faster(
+    x: tuple[int, ...], weight: tuple[int, ...], strides: int, *, planes: bool
+) -> None:
+    """Few channels of several taps suit them, if a group of an image fits the cache; strides and one tap do not."""
+    groups = x[1] // weight[1]
+    found = geometry(x, weight, ConvDataGradParams(padding_before=weight[2] // 2, strides=strides, groups=groups))
+    wide = np.dtype(np.float32)
+    if groups > 1:
+        assert (way_of_groups(found, wide, padded=strides == 1) is Way.PLANES) is planes
+    else:
+        assert prefers_planes(found, wide) is planes
