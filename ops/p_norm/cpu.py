@@ -179,7 +179,7 @@ def _grad_at_infinity(layout: Reduction, arrays: tuple[Any, ...], threads: int) 
         rows = source.reshape(layout.a, -1), norms.reshape(-1), grads.reshape(-1), target.reshape(layout.a, -1)
         return bind(jit.grad_inf_rows.on(threads), *rows)
     columns = (array.reshape(-1, layout.c) for array in arrays)
-    return bind(jit.grad_inf.on(threads), *columns, layout.shape)
+    return bind(jit.grad_inf.on(threads), *columns, layout.shape, pieces_for(threads, TASKS))
 
 
 def _as_columns(size: int, threads: int) -> Reduction:

@@ -216,9 +216,12 @@ def _ties(x: Any, y: Any) -> Any:
 
 @njit(**INNER)
 def _share(x: Any, y: Any, share: Any) -> Any:
-    nothing = share * type(x)(0)  # NaN if dy is not finite, like 0 dy
-    value = share if x > 0 else (-share if x < 0 else nothing)
-    value = value if abs(x) == y else nothing
+    """The share of dy with x's sign if x ties, else zero: a product, as branches on signs are mispredicted.
+
+    It is NaN if dy is not finite and x does not tie.
+    """
+    signed = share if x > 0 else -share
+    value = signed * type(x)((abs(x) == y) & (x != 0))
     return x if x != x else value  # noqa: PLR0124  NaN
 
 
@@ -236,15 +239,13 @@ def grad_inf_rows(x: Any, y: Any, dy: Any, dx: Any) -> None:
             dx[row, index] = narrow(_share(widen(x[row, index]), norm, share), dx[row, index])
 
 
-@parallel(error_model="numpy")
-def grad_inf(x: Any, y: Any, dy: Any, dx: Any, shape: Any) -> None:
-    """Gradient for porder +-inf on x, dx (a r1 b r2, c); y, dy (a b, c), columns in tiles."""
+@njit(**INNER)
+def _grad_inf_slots(x: Any, y: Any, dy: Any, dx: Any, shape: Any, tiles: int, begin: int, end: int) -> None:
     _, r1, b, r2, c = shape
-    tiles = (c + TILE - 1) // TILE
-    for task in prange(y.shape[0] * tiles):
+    counts, shares = np.empty(min(TILE, c), np.int64), np.empty(min(TILE, c), np.float64)
+    for task in range(begin, end):
         slot, first = np.uint64(task // tiles), np.uint64(task % tiles * TILE)
         width, top = np.uint64(min(TILE, c - np.int64(first))), np.int64(slot) // b * r1 * b + np.int64(slot) % b
-        counts, shares = np.empty(width, np.int64), np.empty(width, np.float64)
         for k in range(width):
             counts[k] = 0
         for u in range(r1):
@@ -259,3 +260,13 @@ def grad_inf(x: Any, y: Any, dy: Any, dx: Any, shape: Any) -> None:
                     value = widen(x[row, first + k])
                     value = _share(value, widen(y[slot, first + k]), type(value)(shares[k]))
                     dx[row, first + k] = narrow(value, dx[row, first + k])
+
+
+@parallel(error_model="numpy")
+def grad_inf(x: Any, y: Any, dy: Any, dx: Any, shape: Any, pieces: int) -> None:
+    """Gradient for porder +-inf on x, dx (a r1 b r2, c); y, dy (a b, c), columns in tiles; in `pieces` for threads."""
+    tiles = (shape[4] + TILE - 1) // TILE
+    total = y.shape[0] * tiles
+    for piece in prange(pieces):
+        begin, end = total * np.int64(piece) // pieces, total * (np.int64(piece) + 1) // pieces
+        _grad_inf_slots(x, y, dy, dx, shape, tiles, begin, end)
