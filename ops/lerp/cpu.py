@@ -29,6 +29,8 @@ REPEATED = 256
 SHORT_LINE, LEAST_LINES, LEAST_OUTER = 128, 1024, 3
 """Maximum line, fewest lines, and fewest terms for which the outermost axes are summed first, in lines of all axes
 inside them."""
+PIECE = 4096
+"""Maximum row that is summed in the accumulating dtype."""
 SHARES = 4
 """Results per thread from which threads divide the results, not the summed axes."""
 
@@ -61,12 +63,11 @@ def lerp(*, x: Any, y: Any, weight: Any, out: dict[str, Any]) -> Bound:
 
 @kernel("lerp_grad", "optimized", "cpu", FLOATS, prepare=True)
 def lerp_grad(*, x: Any, y: Any, dout: Any, weight: Any, need_x: bool, need_y: bool, out: dict[str, Any]) -> Bound:
-    """One read of dout per summed gradient; the other gradient is written in the same pass."""
+    """One read of dout per summed gradient, and one for gradients that are not summed."""
     if sums_infinite(x, y, dout, weight, out):
         given = {"need_x": need_x, "need_y": need_y}
         return bind_infinite(lerp_grad, x=x, y=y, dout=dout, weight=weight, out=out, **given)
     from opgauge.ops._cpu.jit import accumulator, storage
-    from opgauge.ops.lerp import jit
 
     wide, number = accumulator(dout), isinstance(weight, float | int)
     nothing = storage(np.empty(0, dout.dtype))
@@ -75,33 +76,40 @@ def lerp_grad(*, x: Any, y: Any, dout: Any, weight: Any, need_x: bool, need_y: b
     dy = storage(out["dy"]).reshape(-1) if need_y else nothing
     threads = count(2 * dout.nbytes, 4 * dout.size)
     summed = [bool(reduced_axes(array.shape, dout.shape)) and need for array, need in ((x, need_x), (y, need_y))]
-    if number and not any(summed):
-        alike = not (dx.size and dy.size) or streaming.lie_alike(dx, dy)
-        function = jit.grad_streaming if alike and streaming.pays(flat, dx, dy) else jit.grad_by_number
-        return partial(function.on(threads), flat, dx, dy, wide.type(weight), wide.type(1 - weight), threads)
-    if share.size == flat.size and not any(summed):
-        return partial(jit.grad_by_weights.on(threads), flat, share, dx, dy, threads)
-    from opgauge.ops._cpu.jit_axes import numbers_of
-    from opgauge.ops.lerp.jit_sums import SHORT_16_BIT, SHORT_SCALED, scale_lines, scale_short_lines
-
     chosen = (1 - weight, 0, weight, 0) if number else (1, -1, 0, 1)
     to_x, to_y = (tuple(map(wide.type, pair)) for pair in (chosen[:2], chosen[2:]))
     shape = () if number else weight.shape
     if not any(summed):
-        kept, none, line, _ = _layout(dout.shape, dout.shape, shape)
-        arguments = flat, share, dx, dy, to_x + to_y, numbers_of(kept, none, line)
-        if line.length <= (SHORT_16_BIT if dout.itemsize == 2 else SHORT_SCALED):
-            return partial(scale_short_lines.on(threads), *arguments, threads)
-        return partial(scale_lines.on(threads), *arguments, pieces_for(threads, SHARES))
+        return _scaled((flat, share, dx, dy, to_x + to_y), dout.shape, shape, threads)
     steps: list[Bound] = []
-    gradients = ((dx, x.shape, to_x), (dy, y.shape, to_y))
-    for (target, kept_shape, factor), is_summed, (beside, _, rest) in zip(
-        gradients, summed, reversed(gradients), strict=True
-    ):
+    if not all(summed) and (dx.size if summed[1] else dy.size):
+        alone = (nothing, dy) if summed[0] else (dx, nothing)
+        steps.append(_scaled((flat, share, *alone, to_x + to_y), dout.shape, shape, threads))
+    for target, kept_shape, factor, is_summed in ((dx, x.shape, to_x, summed[0]), (dy, y.shape, to_y, summed[1])):
         if is_summed:
-            other = nothing if all(summed) else beside
-            steps.append(_sum((flat, share, target, other, factor + rest), kept_shape, dout.shape, shape, threads))
+            steps.append(_sum((flat, share, target, factor), kept_shape, dout.shape, shape, threads))
     return steps[0] if len(steps) == 1 else partial(_run, steps)
+
+
+def _scaled(arrays: tuple[Any, ...], full: Shape, weight: Shape, threads: int) -> Bound:
+    """Gradients that are not summed; arrays: dout, weights, both gradients, of which one may be empty, and factors."""
+    from opgauge.ops.lerp import jit
+
+    flat, share, dx, dy, factors = arrays
+    if not share.size:
+        alike = not (dx.size and dy.size) or streaming.lie_alike(dx, dy)
+        function = jit.grad_streaming if alike and streaming.pays(flat, dx, dy) else jit.grad_by_number
+        return partial(function.on(threads), flat, dx, dy, factors[2], factors[0], threads)
+    if share.size == flat.size:
+        return partial(jit.grad_by_weights.on(threads), flat, share, dx, dy, threads)
+    from opgauge.ops._cpu.jit_axes import numbers_of
+    from opgauge.ops.lerp.jit_sums import SHORT_16_BIT, SHORT_SCALED, scale_lines, scale_short_lines
+
+    kept, none, line, _ = _layout(full, full, weight)
+    arguments = *arrays, numbers_of(kept, none, line)
+    if line.length <= (SHORT_16_BIT if flat.itemsize == 2 else SHORT_SCALED):
+        return partial(scale_short_lines.on(threads), *arguments, threads)
+    return partial(scale_lines.on(threads), *arguments, pieces_for(threads, SHARES))
 
 
 def _run(steps: Sequence[Bound]) -> None:
@@ -118,9 +126,14 @@ def _sum(arrays: tuple[Any, ...], gradient: Shape, full: Shape, weight: Shape, t
     between = _without_outer_sums(full, gradient)
     if between is not None and line.length <= SHORT_LINE and prod(full) >= LEAST_LINES * line.length:
         sums, one = np.empty(prod(between)), (np.float64(1), np.float64(0))
-        of_sums = sums, np.empty(0), arrays[2], np.empty(0), one + one
-        outer = _sum((*arrays[:2], sums, *arrays[3:]), between, full, weight, threads)
+        of_sums = sums, np.empty(0), arrays[2], one
+        outer = _sum((*arrays[:2], sums, arrays[3]), between, full, weight, threads)
         return partial(_run, (outer, _sum(of_sums, gradient, between, (), 1)))
+    if prod(summed.lengths.tolist()) == len(kept.lengths) == 1 and not is_kept and line.length <= PIECE:
+        from opgauge.ops.lerp.jit_rows import sum_rows
+
+        numbers = line.length, int(kept.weight[0]), line.dense
+        return partial(sum_rows.on(threads), *arrays, *numbers, pieces_for(threads, SHARES))
     steps: list[Bound] = []
     layout = kept, summed, line, is_kept
     share, kept, summed, line = _with_long_lines(arrays[1], layout, gradient, full, weight, steps)

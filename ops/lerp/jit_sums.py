@@ -84,42 +84,36 @@ def _sum_products(dout: Any, first: Any, weight: Any, share: Any, size: Any, fac
 
 
 @njit(fastmath=SUMS, **INNER)
-def _sum_values(dout: Any, first: Any, size: Any, zero: Any) -> Any:
-    total = zero
+def _sum_values(dout: Any, first: Any, size: Any, factor: Any) -> Any:
+    total = type(factor)(0)
     for k in range(size):
-        total += widen(dout[first + k])
+        total += factor * widen(dout[first + k])
     return total
 
 
 @njit(**INNER)
 def _sum_line(dout: Any, at: int, weight: Any, at_weight: int, dense: Any, factor: Any, length: int) -> Any:
-    """The sum of factor dout over a line, in float64."""
-    total = 0.0
+    """The sum of factor dout over a line, in float64; of products, as infinite ones of both signs are NaN."""
+    total, share = 0.0, uintp(at_weight)
+    one = factor.offset + factor.sign * (widen(weight[share]) if weight.size else factor.sign * 0)
     for start in range(0, length, PIECE):
         size = uintp(min(PIECE, length - start))
         if weight.size and dense:
-            total += _sum_products(dout, uintp(at + start), weight, uintp(at_weight + start), size, factor)
+            total += _sum_products(dout, uintp(at + start), weight, share + uintp(start), size, factor)
         else:
-            total += _sum_values(dout, uintp(at + start), size, factor.sign * 0)
-    if weight.size and dense:
-        return total
-    share = factor.sign * widen(weight[uintp(at_weight)]) if weight.size else factor.sign * 0
-    return total * np.float64(factor.offset + share)
+            total += _sum_values(dout, uintp(at + start), size, one)
+    return total
 
 
 @njit(inline="always", error_model="numpy")
-def _sum_short_line(
-    dout: Any, at: int, weight: Any, at_weight: int, line: Any, factor: Any, rest: Any, other: Any
-) -> Any:
-    """Sum a line and scale it in one loop, for lines shorter than vectors."""
+def _sum_short_line(dout: Any, at: int, weight: Any, at_weight: int, line: Any, factor: Any) -> Any:
+    """Sum a line in one loop, for lines shorter than vectors."""
     total = 0.0
     first, share, step = uintp(at), uintp(at_weight), uintp(1 if line.dense else 0)
     for k in range(uintp(line.length)):
         value = widen(dout[first + k])
         part = widen(weight[share + k * step]) if weight.size else factor.sign * 0
         total += np.float64((factor.offset + factor.sign * part) * value)
-        if other.size:
-            other[first + k] = narrow((rest.offset + rest.sign * part) * value, other[first + k])
     return total
 
 
@@ -132,20 +126,17 @@ def _add_short_lines(
     rows: int,
     summed: Any,
     line: Any,
-    factors: Any,
+    factor: Any,
     totals: Any,
-    other: Any,
 ) -> None:
-    """Add rows of the innermost summed axis, shorter than vectors, to totals; other as in sum_lines."""
-    (factor, rest), last, step = factors, len(summed.lengths) - 1, uintp(1 if line.dense else 0)
+    """Add rows of the innermost summed axis, shorter than vectors, to totals."""
+    last, step = len(summed.lengths) - 1, uintp(1 if line.dense else 0)
     for row in range(rows):
         first, share = uintp(at + row * summed.dout[last]), uintp(at_weight + row * summed.weight[last])
         for k in range(uintp(line.length)):
             value = widen(dout[first + k])
             part = widen(weight[share + k * step]) if weight.size else factor.sign * 0
             totals[k] += np.float64(factor.offset + factor.sign * part) * np.float64(value)
-            if other.size:
-                other[first + k] = narrow((rest.offset + rest.sign * part) * value, other[first + k])
 
 
 @njit(**INNER)
@@ -163,15 +154,14 @@ def _sum_lines_of(
     dout: Any,
     weight: Any,
     out: Any,
-    other: Any,
-    factors: Any,
+    factor: Any,
     layout: Any,
     parts: Any,
     split: int,
     piece: int,
     pieces: int,
 ) -> None:
-    (kept, summed, line), (factor, rest) = layout_of(layout), _factors_of(factors)
+    (kept, summed, line), factor = layout_of(layout), Factor(factor[0], factor[1])
     results, steps, splits, last = positions(kept), positions(summed), parts.shape[0], len(summed.lengths) - 1
     inner = summed.lengths[last]
     for result in range(results * piece // pieces, results * (piece + 1) // pieces):
@@ -183,31 +173,29 @@ def _sum_lines_of(
             at, share = in_dout + more[0], in_weight + more[1]
             for row in range(rows):
                 places = at + row * summed.dout[last], share + row * summed.weight[last]
-                total += _sum_short_line(dout, places[0], weight, places[1], line, factor, rest, other)
+                total += _sum_short_line(dout, places[0], weight, places[1], line, factor)
             first += rows
         for step in range(first, end):
             more = offsets_at(step, summed)
             at, share = in_dout + more[0], in_weight + more[1]
             total += _sum_line(dout, at, weight, share, line.dense, factor, line.length)
-            if other.size:
-                _scale_line(dout, at, weight, share, line.dense, rest, other, line.length)
         parts[split, result] = total
         if splits == 1:
             out[result] = narrow(total, out[result])
 
 
 @parallel(error_model="numpy")
-def sum_lines(dout: Any, weight: Any, out: Any, other: Any, factors: Any, layout: Any, parts: Any, pieces: int) -> None:
-    """Sum lines into out, one result per position of the retained axes; other = rest dout unless it is empty.
+def sum_lines(dout: Any, weight: Any, out: Any, factor: Any, layout: Any, parts: Any, pieces: int) -> None:
+    """Sum lines into out, one result per position of the retained axes.
 
-    factors: of dout in out and in other, each with its sign; layout: retained and summed axes and the line, by
+    factor: of dout, its offset and sign; layout: retained and summed axes and the line, by
     `numbers_of`. parts (splits, results) in float64: splits share the summed axes. pieces share the results.
     """
     splits = parts.shape[0]
     for task in prange(splits * pieces):
         split = task // pieces
         piece = task - split * pieces
-        _sum_lines_of(dout, weight, out, other, factors, layout, parts, split, piece, pieces)
+        _sum_lines_of(dout, weight, out, factor, layout, parts, split, piece, pieces)
     if splits > 1:
         _add_parts(parts, out)
 
@@ -217,15 +205,14 @@ def _sum_columns_of(
     dout: Any,
     weight: Any,
     out: Any,
-    other: Any,
-    factors: Any,
+    factor: Any,
     layout: Any,
     parts: Any,
     split: int,
     piece: int,
     pieces: int,
 ) -> None:
-    (kept, summed, line), (factor, rest) = layout_of(layout), _factors_of(factors)
+    (kept, summed, line), factor = layout_of(layout), Factor(factor[0], factor[1])
     tiles, splits, inner = (line.length + TILE - 1) // TILE, parts.shape[0], summed.lengths[len(summed.lengths) - 1]
     units, steps, results = positions(kept) * tiles, positions(summed), line.length // line.repeats
     totals = np.empty(min(TILE, line.length), np.float64)
@@ -240,15 +227,13 @@ def _sum_columns_of(
         while line.length <= SHORT and first < end:
             more, rows = offsets_at(first, summed), min(inner - first % inner, end - first)
             at, share = in_dout + more[0], in_weight + more[1]
-            _add_short_lines(dout, at, weight, share, rows, summed, line, (factor, rest), totals, other)
+            _add_short_lines(dout, at, weight, share, rows, summed, line, factor, totals)
             first += rows
         for step in range(first, end):
             more = offsets_at(step, summed)
             at, share = in_dout + more[0] + start, in_weight + more[1] + along
             size = width if line.last == line.length or (step + 1) % inner else line.last
             _add_line(dout, at, weight, share, line.dense, factor, totals, size)
-            if other.size:
-                _scale_line(dout, at, weight, share, line.dense, rest, other, size)
         for repeat in range(1, line.repeats):
             for k in range(uintp(results)):
                 totals[k] += totals[uintp(repeat * results) + k]
@@ -261,9 +246,7 @@ def _sum_columns_of(
 
 
 @parallel(error_model="numpy")
-def sum_columns(
-    dout: Any, weight: Any, out: Any, other: Any, factors: Any, layout: Any, parts: Any, pieces: int
-) -> None:
+def sum_columns(dout: Any, weight: Any, out: Any, factor: Any, layout: Any, parts: Any, pieces: int) -> None:
     """Sum along columns into out, one result per element of a line and retained position; the rest as in sum_lines.
 
     parts (splits, results) in float64; results is 1 for a single split.
@@ -271,7 +254,7 @@ def sum_columns(
     splits = parts.shape[0]
     for task in prange(splits * pieces):
         split = task // pieces
-        _sum_columns_of(dout, weight, out, other, factors, layout, parts, split, task - split * pieces, pieces)
+        _sum_columns_of(dout, weight, out, factor, layout, parts, split, task - split * pieces, pieces)
     if splits > 1:
         _add_parts(parts, out)
 

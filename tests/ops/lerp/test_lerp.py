@@ -131,7 +131,8 @@ def test_infinite_gradients_stay_infinite(implementation: str) -> None:
 
 @pytest.mark.parametrize("weight", [float("inf"), float("-inf"), float("nan")])
 @pytest.mark.parametrize(
-    ("x", "y"), [((2,), (1,)), ((5, 1), (5, 7)), ((5, 7), (7,)), ((3, 1, 4), (3, 5, 1)), ((999,), (1,))]
+    ("x", "y"),
+    [((2,), (1,)), ((5, 1), (5, 7)), ((5, 7), (7,)), ((3, 1, 4), (3, 5, 1)), ((999,), (1,)), ((4, 70), (4, 1))],
 )
 def test_weights_that_are_not_finite(weight: float, x: tuple[int, ...], y: tuple[int, ...]) -> None:
     """An infinite weight gives infinite gradients, summed or not; only an infinite sum of both signs is NaN."""
