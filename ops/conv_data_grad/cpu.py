@@ -53,7 +53,8 @@ FEW_PRODUCTS = 9
 """Channels of dx times channels of dy up to which multiply-adds tap by tap may beat a matrix product, if taps are dense
 and there are no groups."""
 LEAST_CUT = 2
-"""Taps per tap that reaches dx from which the latter are copied first."""
+"""Taps per tap that reaches dx from which the latter are copied first; channels first, copies of several taps, a few
+elements at a time, take longer than products of few pixels with all."""
 
 
 @kernel("conv_data_grad", "optimized", "cpu", FLOATS, prepare=True)
@@ -71,7 +72,9 @@ def conv_data_grad(
     wide = np.dtype(np.float32) if dy.dtype.itemsize == HALF_BYTES else dy.dtype
     tensors = _in_layout(found, Tensors(dy, filter, out["dx"], add_to_output, wide))
     taps = _reached_taps(found)
-    if LEAST_CUT * prod(len(kept) for kept in taps) > prod(found.kernel):
+    kept_taps = prod(map(len, taps))
+    is_slow = not found.channels_last and kept_taps > 1 and found.batch * prod(found.out_size) < FEW_PIXELS
+    if is_slow or LEAST_CUT * kept_taps > prod(found.kernel):
         return _select(found, tensors)
     cut = [slice(kept.start, kept.stop) for kept in taps]
     part = tensors.weight[(slice(None), *cut) if found.channels_last else (slice(None), slice(None), *cut)]
