@@ -5,17 +5,22 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from numba import njit, prange
+from llvmlite import ir
+from numba import njit, prange, types
+from numba.extending import intrinsic
 
 from opgauge.ops._cpu.jit import INNER, narrow, widen
 from opgauge.ops._cpu.streaming.jit import RUN, held_run, put_run, store_fence, whole_runs
 from opgauge.ops._cpu.threads import parallel
-from opgauge.ops._cpu.tile.jit_lanes import lanes_of, load, spread, store
+from opgauge.ops._cpu.tile.jit_lanes import Lanes, lanes_of, load, spread, store
 
 uintp = np.uintp
 """Type of indices known to be non-negative: loops over them vectorise."""
 SHORT = uintp(7)
 """Maximum length of lines whose operands are copied, so that one vector loop computes several lines."""
+MEDIUM, OF_BYTES = 64, 4
+"""Lines from one vector to below this length are whole vectors, the last of which overlaps the one before, of elements
+of this size: a loop takes a check for overlapping arrays and a rest of single elements for each line."""
 COPIED = 256
 """Elements copied at a time: the copies stay in the first-level cache."""
 
@@ -30,6 +35,28 @@ def _blend(x: Any, y: Any, weight: Any) -> Any:
     rest, step = one - weight, y - x
     near = x + weight * step if weight < half else y - rest * step
     return near if (x < 0) == (y < 0) else rest * x + weight * y
+
+
+@intrinsic
+def _blend_lanes(typingctx: Any, x: Any, y: Any, weight: Any, like: Any) -> Any:
+    """`_blend` of lanes of the type of the array `like`; not for 16-bit floats, of which it is never called."""
+    del typingctx
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        first, second, share, _ = arguments
+        vector = context.get_value_type(signature.return_type)
+        if not isinstance(like.dtype, types.Float):
+            return ir.Constant(vector, ir.Undefined)
+        one, half, zero = (ir.Constant(vector, [number] * vector.count) for number in (1.0, 0.5, 0.0))
+        rest, step = builder.fsub(one, share), builder.fsub(second, first)
+        low = builder.fadd(first, builder.fmul(share, step))
+        high = builder.fsub(second, builder.fmul(rest, step))
+        near = builder.select(builder.fcmp_ordered("<", share, half), low, high)
+        far = builder.fadd(builder.fmul(rest, first), builder.fmul(share, second))
+        signs = [builder.fcmp_ordered("<", value, zero) for value in (first, second)]
+        return builder.select(builder.icmp_signed("==", *signs), near, far)
+
+    return Lanes(like.dtype)(x, y, weight, like), generate
 
 
 @njit(inline="always", error_model="numpy")
@@ -48,13 +75,22 @@ def _blending(varying: str) -> Any:
         x: Any, y: Any, weight: Any, number: Any, out: Any, starts: Any, length: Any, begin: Any, end: Any
     ) -> None:
         line, skipped = _first_line(begin, length)
-        at = begin
+        at, lanes = begin, uintp(lanes_of(out)) if out.itemsize == OF_BYTES else uintp(MEDIUM)
         while at < end:
             size = min(length - skipped, end - at)
             at_x, at_y = uintp(starts[line, 0]), uintp(starts[line, 1])
             at_x, at_y = at_x + (skipped if along_x else uintp(0)), at_y + (skipped if along_y else uintp(0))
             at_w = uintp(starts[line, 2]) + (skipped if along_weight else uintp(0))
             first, second, share = widen(x[at_x]), widen(y[at_y]), widen(weight[at_w]) if weight.size else number
+            if lanes <= size < uintp(MEDIUM):
+                for start in range(uintp(0), size, lanes):
+                    place = min(start, size - lanes)
+                    of_x = load(x, at_x + place) if along_x else spread(first)
+                    of_y = load(y, at_y + place) if along_y else spread(second)
+                    of_w = load(weight, at_w + place) if along_weight else spread(share)
+                    store(out, at + place, _blend_lanes(of_x, of_y, of_w, out))
+                at, line, skipped = at + size, line + uintp(1), uintp(0)
+                continue
             for index in range(size):
                 if along_x:
                     first = widen(x[at_x + index])
