@@ -36,7 +36,7 @@ from opgauge.ops.conv_data_grad.cpu_costs import (
     way_of_groups,
     woven_ns,
 )
-from opgauge.ops.conv_data_grad.cpu_direct import directly, in_margins, scaled, threads_for, turned
+from opgauge.ops.conv_data_grad.cpu_direct import SHORT_SCALED, directly, in_margins, scaled, threads_for, turned
 from opgauge.ops.conv_data_grad.cpu_groups import in_groups
 from opgauge.ops.conv_data_grad.cpu_planes import by_planes
 from opgauge.ops.conv_data_grad.op import ConvDataGradParams, ConvGeometry, geometry, three
@@ -80,8 +80,8 @@ def conv_data_grad(
     part = tensors.weight[(slice(None), *cut) if found.channels_last else (slice(None), slice(None), *cut)]
     copied = np.empty(part.shape, part.dtype)
     padding = tuple(p - kept.start * d for p, kept, d in zip(found.padding, taps, found.dilation, strict=True))
-    smaller = replace(found, kernel=tuple(map(len, taps)), padding=padding)
-    step = _select(smaller, tensors._replace(weight=copied))
+    smaller = _simplest(replace(found, kernel=tuple(map(len, taps)), padding=padding))
+    step = _select(smaller, _in_layout(smaller, tensors._replace(weight=copied)))
 
     def run() -> None:
         np.copyto(copied, part)
@@ -136,7 +136,8 @@ def _select(found: ConvGeometry, tensors: Tensors) -> Bound:
     """The kernel for a convolution."""
     if not tensors.dy.size or not tensors.weight.size:
         return by_columns(found, tensors)
-    if found.is_pointwise and found.channels_last and found.groups == found.channels == found.out_channels:
+    is_scaled = found.is_pointwise and found.groups == found.channels == found.out_channels
+    if is_scaled and (found.channels_last or prod(found.size) <= SHORT_SCALED):
         return scaled(found, tensors)
     return _with_amx(found, tensors) or _without_amx(found, tensors)
 

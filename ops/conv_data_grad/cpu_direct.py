@@ -14,8 +14,9 @@ from opgauge.ops._cpu.tile import scratch
 from opgauge.ops.conv_data_grad.cpu_columns import Tensors
 from opgauge.ops.conv_data_grad.op import ConvGeometry, three
 
-SCALED = 256
-"""Channels up to which pixels are put together where each channel is scaled."""
+SCALED, SHORT_SCALED = 256, 32
+"""Channels up to which pixels are put together where each channel is scaled, and pixels of an image, channels first,
+up to which the numbers are repeated for them."""
 PADDED_BYTES = 1 << 20
 """Maximum size of slices with margins, of which each tap is one loop: they fit the second-level cache."""
 
@@ -76,12 +77,26 @@ def directly(found: ConvGeometry, tensors: Tensors) -> Bound:
 
 
 def scaled(found: ConvGeometry, tensors: Tensors) -> Bound:
-    """Channels last, each times a number: several pixels are one of more channels, as loops run over channels."""
-    pixels, channels = found.batch * prod(found.size), found.channels
+    """Channels, each times a number: several pixels are one of more channels, as loops run over channels.
+
+    Channels first, an image is one pixel, and each of its elements a channel.
+    """
+    inner = 1 if found.channels_last else prod(found.size)
+    pixels, channels = found.batch * prod(found.size) // inner, found.channels * inner
     together = next(n for n in range(max(1, min(pixels, SCALED // channels)), 0, -1) if pixels % n == 0)
     width, size = channels * together, (pixels // together,)
-    one = replace(found, batch=1, size=size, out_size=size, kernel=(1,), strides=(1,), padding=(0,), dilation=(1,))
-    repeated = np.empty((together, channels), tensors.weight.dtype)
+    one = replace(
+        found,
+        channels_last=True,
+        batch=1,
+        size=size,
+        out_size=size,
+        kernel=(1,),
+        strides=(1,),
+        padding=(0,),
+        dilation=(1,),
+    )
+    repeated = np.empty((together, found.channels, inner), tensors.weight.dtype)
     shape = (1, *size, width)
     step = directly(
         replace(one, channels=width, out_channels=width, groups=width),
@@ -94,7 +109,7 @@ def scaled(found: ConvGeometry, tensors: Tensors) -> Bound:
     )
 
     def run() -> None:
-        repeated[...] = tensors.weight.reshape(channels)
+        repeated[...] = tensors.weight.reshape(found.channels, 1)
         step()
 
     return run
