@@ -20,6 +20,9 @@ FEW_PIXELS, MANY_PIXELS, MOST_STEP_BYTES = 12, 64, 1 << 26
 """Pixels of an image below which images share a product; pixels of a step that may take more bytes; their maximum."""
 SHORT_ROW, SHORT_STRIDED, MOST_LINKS = 8, 24, 1 << 17
 """Outputs of a row below which additions are listed, without and with strides, and their maximum number in a list."""
+SMALL_BYTES, FEW_IMAGES, LARGE_BYTES = 4_000_000, 3, 1 << 21
+"""Maximum size of a filter times pixels, and images and size of a filter in float32 for one pixel each, for which a
+product per image is faster: small ones, and those by one column, read the filter as it lies, others pack it."""
 LEAST_PRODUCTS = 1 << 11
 """Channels of dx times channels of dy from which an addition of NumPy for each tap pays."""
 
@@ -71,13 +74,20 @@ def images_at_once(found: ConvGeometry, wide: Any) -> tuple[int, int]:
     return at_once, count(at_once * nbytes)
 
 
+def _are_apart(nbytes: int, images: int, pixels: int, rows: Any) -> bool:
+    """Whether images of few pixels have a product each; nbytes: of one group's filter."""
+    if pixels > 1:
+        return nbytes * pixels <= SMALL_BYTES
+    return images <= FEW_IMAGES and rows.dtype == np.float32 and nbytes >= LARGE_BYTES
+
+
 def columns_of(rows: Any, given: Any, out: Any = None) -> Any:
     """Products (images, groups, C / groups * taps, pixels), by BLAS.
 
     Images of so few pixels that each would read the filter for little share one product.
     """
     images, groups, outs, pixels = given.shape
-    if images == 1 or pixels >= FEW_PIXELS:
+    if images == 1 or pixels >= FEW_PIXELS or _are_apart(rows.size // groups * rows.itemsize, images, pixels, rows):
         return matmul(rows, given, out=out)
     if pixels == 1:  # columns of an image are a row of the transposed product, which needs no copies
         columns = np.empty((images, groups, rows.shape[1], 1), given.dtype) if out is None else out

@@ -1,4 +1,4 @@
-"""conv_data_grad on the CPU by tiles of channels and pixels of a plane, on several threads."""
+"""conv_data_grad on the CPU by tiles of channels and pixels of a plane, and products of images of few pixels."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from opgauge.ops import FLOATS
-from opgauge.ops.conv_data_grad import cpu, cpu_direct
+from opgauge.ops.conv_data_grad import cpu, cpu_columns, cpu_direct
 from opgauge.ops.conv_data_grad.cpu_costs import Way, prefers_planes, way_of_groups
 from opgauge.ops.conv_data_grad.op import ConvDataGradParams, geometry
 from tests.draws import drawn_of
@@ -65,3 +65,45 @@ def test_planes_are_taken_where_they_are_estimated_to_be_faster(
         assert (way_of_groups(found, wide, padded=strides == 1) is Way.PLANES) is planes
     else:
         assert prefers_planes(found, wide) is planes
+
+
+FEW = (
+    Convolution((3, 20, 2, 3), (24, 20, 1, 1)),
+    Convolution((3, 12, 2, 2), (30, 12, 2, 2), params={"strides": 2, "padding_before": 1}),
+    Convolution((4, 12, 4, 4), (8, 6, 4, 3), params={"groups": 2, "strides": 2, "padding_before": (0, 1)}),
+    Convolution((3, 16, 3, 3), (24, 16, 3, 3)),
+)
+
+
+@pytest.mark.parametrize("made", FEW)
+@pytest.mark.parametrize("apart", [True, False])
+def test_images_of_few_pixels_have_a_product_each_or_share_one(
+    made: Convolution, monkeypatch: pytest.MonkeyPatch, *, apart: bool
+) -> None:
+    """Either way is right, of one pixel and of several, with groups, strides and an addend."""
+    monkeypatch.setattr(cpu, "_with_amx", lambda *_: None)
+    monkeypatch.setattr(cpu, "_way", lambda *_: Way.LIBRARY)
+    monkeypatch.setattr(cpu, "prefers_tiles", lambda *_: False)
+    monkeypatch.setattr(cpu, "prefers_classes", lambda *_: False)
+    monkeypatch.setattr(cpu_columns, "_are_apart", lambda *_: apart)
+    for add, dtype in product((False, True), drawn_of("conv_data_grad", FLOATS)):
+        case = replace(made, add=add).case(dtype, LAYOUTS[0])
+        assert complaint(case, inputs_of(case), "optimized") == ""
+
+
+@pytest.mark.parametrize(
+    ("nbytes", "images", "pixels", "dtype", "apart"),
+    [
+        (4 * 192 * 1024, 8, 4, "float32", True),
+        (4 * 512 * 512, 8, 4, "float32", False),
+        (4 * 1536 * 1024, 3, 1, "float32", True),
+        (4 * 1536 * 1024, 8, 1, "float32", False),
+        (4 * 192 * 192, 3, 1, "float32", False),
+        (8 * 1536 * 1024, 3, 1, "float64", False),
+    ],
+)
+def test_small_products_and_few_columns_of_a_large_filter_are_apart(
+    nbytes: int, images: int, pixels: int, dtype: str, *, apart: bool
+) -> None:
+    """BLAS packs the filter for others."""
+    assert cpu_columns._are_apart(nbytes, images, pixels, np.empty(0, dtype)) is apart
