@@ -90,9 +90,19 @@ def mean_of_short_pieces(x: Any, out: Any, b: int, pieces: int, tasks: int, zero
 
 
 @njit(**INNER)
-def _add_row(x: Any, totals: Any) -> None:
-    for index in range(x.size):
-        totals[index] += widen(x[index])
+def _add_lines(x: Any, row: int, first: int, end: int, totals: Any) -> None:
+    """Add x[row, first:end], lines as long as totals, to totals, four at a time: totals are read a quarter as often."""
+    at, start, line, stop = np.uint64(row), np.uint64(first), np.uint64(totals.size), np.uint64(end)
+    two, three = line + line, line + line + line
+    while start + two + two <= stop:
+        for k in range(line):
+            low = widen(x[at, start + k]) + widen(x[at, start + line + k])
+            totals[k] += low + (widen(x[at, start + two + k]) + widen(x[at, start + three + k]))
+        start += two + two
+    while start < stop:
+        for k in range(min(line, stop - start)):
+            totals[k] += widen(x[at, start + k])
+        start += line
 
 
 @njit(**INNER)
@@ -170,12 +180,10 @@ def mean_of_narrow_columns(x: Any, out: Any, partial: Any, zero: Any) -> None:
         i, part = np.int64(task) // parts, np.int64(task) % parts
         totals, into = np.full(line, zero), partial[i, part]
         into[:] = 0
-        begin = lines * part // parts
-        for number in range(begin, lines * (part + 1) // parts):
-            _add_row(x[i, number * line : min((number + 1) * line, size)], totals)
-            if (number - begin) % DEPTH == DEPTH - 1:
-                _spill(totals, into, zero)
-        _spill(totals, into, zero)
+        end = min(lines * (part + 1) // parts * line, size)
+        for first in range(lines * part // parts * line, end, DEPTH * line):
+            _add_lines(x, i, first, min(first + DEPTH * line, end), totals)
+            _spill(totals, into, zero)
         if parts == 1:
             _fold(partial[i], length, out[i])
     if parts > 1:
