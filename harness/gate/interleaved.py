@@ -50,7 +50,7 @@ if TYPE_CHECKING:
 
 MOST_AT_ONCE = 2
 """Most pairs that prepare and check at the same time: a pair waits while the others take their samples."""
-COARSE_ROUNDS = 6
+COARSE_ROUNDS = 4
 """Samples of a side with all threads: enough to detect a factor, not percents."""
 COARSE_REST = 2
 """Pause after such a sample, as a multiple of its duration.
