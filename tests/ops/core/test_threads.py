@@ -115,7 +115,7 @@ def test_small_convolutions_start_no_thread(
         out = {name: np.zeros(spec.shape, np.float32) for name, spec in case.resolved.outputs.items()}
         kernel = find_kernel(op, "optimized", "cpu", "float32")
         kernel.bind(dict(inputs_of(case).values), case.params, out)()
-        assert len(chosen) >= 3
+        assert len(chosen) >= 2
         assert set(chosen) == {expected}
 
 
