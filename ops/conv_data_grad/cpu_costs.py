@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from opgauge.ops._cpu.threads import OPERATIONS_PER_NS, count
 from opgauge.ops.conv_data_grad.cpu_classes import classes_of
 from opgauge.ops.conv_data_grad.cpu_columns import Tensors, has_links, is_strided_pixels, share_products
 from opgauge.ops.conv_data_grad.cpu_groups import one_group
@@ -131,6 +132,11 @@ convolutions with up to 64 channels the way taken was 1.05 (channels first) and 
 without planes 1.33 and 1.26. Whole tiles of more channels are faster in rows."""
 
 
+ONE_IMAGE = 2
+"""Time of one image by planes, as a multiple of what threads pay for, from which other ways on several threads are
+faster: 16 channels of 112×112 take 652 µs on one thread, another way 430 on two; 24 of 28×28 63 and 81."""
+
+
 def _scales_of(found: ConvGeometry) -> _Scales:
     return SCALES[found.channels_last, prod(found.kernel) == 1]
 
@@ -178,8 +184,10 @@ def others_ns(found: ConvGeometry, wide: np.dtype[Any], *, padded: bool, thin: b
 
 def prefers_planes(found: ConvGeometry, wide: np.dtype[Any]) -> bool:
     """Whether few channels without groups are to be computed by tiles of a plane. wide: of the sums."""
-    others = min(_library_ns(found) / ALONE_LIBRARY, _tiles_ns(found, wide) / ALONE_TILES)
-    return planes_ns(found, wide) <= others
+    time = planes_ns(found, wide)
+    if found.batch == 1 and count(0, time / ONE_IMAGE * OPERATIONS_PER_NS) > 1:  # which threads cannot share
+        return False
+    return time <= min(_library_ns(found) / ALONE_LIBRARY, _tiles_ns(found, wide) / ALONE_TILES)
 
 
 def woven_ns(found: ConvGeometry, classes: Iterable[ConvGeometry]) -> float:

@@ -8,10 +8,10 @@ from typing import NamedTuple
 import numpy as np
 
 from opgauge.ops._core.kernel import Bound
+from opgauge.ops._cpu.threads import OPERATIONS_PER_NS, count
 from opgauge.ops._cpu.tile import narrowed, scratch, widened
 from opgauge.ops.conv_data_grad.cpu_amx import walk_of
 from opgauge.ops.conv_data_grad.cpu_columns import Tensors
-from opgauge.ops.conv_data_grad.cpu_direct import threads_for
 from opgauge.ops.conv_data_grad.op import ConvGeometry, three
 
 
@@ -69,7 +69,9 @@ def by_planes(found: ConvGeometry, tensors: Tensors) -> Bound:
     from opgauge.ops._cpu.tile.jit import ROWS, tile_columns
     from opgauge.ops.conv_data_grad import jit_planes as jit
 
-    threads, wide, before, after = threads_for(found, tensors, 2), tensors.wide, list[Bound](), list[Bound]()
+    wide, before, after = tensors.wide, list[Bound](), list[Bound]()
+    # threads share groups of images, of which each lies in one's cache
+    threads = count(0, planes_ns(found, wide) * OPERATIONS_PER_NS) if found.batch * found.groups > 1 else 1
     dy, weight = (widened(array, wide, before).reshape(-1) for array in (tensors.dy, tensors.weight))
     dx = narrowed(tensors.dx, wide, after).reshape(-1)
     addend = dx[:0] if tensors.addend is None else widened(tensors.addend, wide, before).reshape(-1)

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from opgauge.ops import FLOATS
-from opgauge.ops.conv_data_grad import cpu, cpu_columns, cpu_direct
+from opgauge.ops.conv_data_grad import cpu, cpu_columns, cpu_planes
 from opgauge.ops.conv_data_grad.cpu_costs import Way, prefers_planes, way_of_groups
 from opgauge.ops.conv_data_grad.op import ConvDataGradParams, geometry
 from tests.draws import drawn_of
@@ -36,7 +36,7 @@ def test_planes_are_right_in_any_layout(
     """With groups and without, of one to three axes, with an addend or without; a call leaves nothing to the next."""
     monkeypatch.setattr(cpu, "_with_amx", lambda *_: None)
     monkeypatch.setattr(cpu, "_way", lambda *_: Way.PLANES)
-    monkeypatch.setattr(cpu_direct, "count", lambda *_: threads)
+    monkeypatch.setattr(cpu_planes, "count", lambda *_: threads)
     for add, dtype in product((False, True), drawn_of("conv_data_grad", FLOATS)):
         case = replace(made, add=add).case(dtype, layout)
         assert complaint(case, inputs_of(case), "optimized") == ""
@@ -65,6 +65,15 @@ def test_planes_are_taken_where_they_are_estimated_to_be_faster(
         assert (way_of_groups(found, wide, padded=strides == 1) is Way.PLANES) is planes
     else:
         assert prefers_planes(found, wide) is planes
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+def test_one_long_image_is_left_to_ways_that_threads_share(threads: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Several images, a short one, and one thread are not."""
+    monkeypatch.setattr("numba.get_num_threads", lambda: threads)
+    for x, alone in (((1, 24, 56, 56), True), ((2, 24, 56, 56), False), ((1, 24, 28, 28), False)):
+        found = geometry(x, (x[1], x[1], 3, 3), ConvDataGradParams(padding_before=1))
+        assert prefers_planes(found, np.dtype(np.float32)) is not (alone and threads > 1), x
 
 
 FEW = (
