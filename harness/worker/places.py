@@ -73,15 +73,15 @@ class PlacedCalls:
         self.call = call
         self.calls: tuple[Bound, ...] = ()
         self.move_back: Callable[[], object] = int
-        self._copies = buffers.copies
         at = bind if tensors is None else partial(tensors.at, call)
         found = [call if tensors is None else at(buffers)]
         end = perf_counter() + MOST_BIND_S
-        for copy in self._copies:
+        for copy in buffers.copies:
             if perf_counter() > end:
                 break
             found.append(at(copy))
-        self._copies = self._copies[: len(found) - 1 if len(found) > FEWEST else 0]
+        bound = len(found) - 1
+        self._copies = buffers.copies[:bound] if bound >= FEWEST else ()
         if self._copies:
             self.calls = tuple(found)
             self.move_back = int if tensors is None else tensors.mover(buffers)

@@ -137,7 +137,7 @@ def lerp(*, x: Any, y: Any, weight: Any, out: dict[str, Any]) -> Bound:
         width, extent, grid, block, numbers = flat(result.size, width, x.dtype.itemsize)
         if tensor is not None and extent != "APART" and width > 1 and result.nbytes >= LARGE_BYTES:
             extent, grid, block = "LARGE", (-(-int(numbers[1]) // LARGE_THREADS),), (LARGE_THREADS,)
-        threads = block[0] if extent == "LARGE" and width > 1 else THREADS if width > 1 else SINGLE_THREADS
+        threads = block[0] if width > 1 else SINGLE_THREADS
         expression = f"lerp_flat<{ctype}, {width}, {flag(tensor is not None)}, {extent}, {threads}>"
         return bind_launch(SOURCE, expression, grid, block, (*operands, *numbers, number))
     if result.size >= LARGEST:

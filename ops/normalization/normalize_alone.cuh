@@ -56,11 +56,12 @@ __global__ void __launch_bounds__(
   if constexpr (ADDS) each([&](int j) { added[j].load_streaming(addend + place(j)); });
   const A n = static_cast<A>(vectors) * V;
   A gain = gamma[channel], offset = beta[channel];
+  constexpr bool EARLY = P <= 4;  // with more vectors, registers are scarce
   Moving<A> moving{};
   if constexpr (P == 1) {
     moving = load_moving_or(statistics, channel, gamma);
     ask_before(gain), ask_before(offset), ask_before(moving.mean), ask_before(moving.variance);
-  } else if constexpr (P <= 4) {  // with more vectors, registers are scarce
+  } else if constexpr (EARLY) {
     moving = load_moving(statistics, channel);
   }
 
@@ -107,6 +108,6 @@ __global__ void __launch_bounds__(
     }
   });
   if (thread > 0) return;
-  if constexpr (P > 4) moving = load_moving(statistics, channel);
+  if constexpr (!EARLY) moving = load_moving(statistics, channel);
   store_statistics(statistics, channel, mean, inverse, variance, n, momentum, moving);
 }
