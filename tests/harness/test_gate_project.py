@@ -18,7 +18,7 @@ from tests.tinytree import ROOT
 
 FILES = {
     "opgauge.toml": 'name = "foreign"\nops = ["bench/doubled.py"]\ncases = "cases"\npolicy = "policy.yaml"\n',
-    "policy.yaml": "defaults: {threshold: 0.5}  # the slowdown here is by 2, and other processes take the cores\n",
+    "policy.yaml": "defaults: {threshold: 0.5}  # the slowdown here is by 33, and other processes take the cores\n",
     "bench/doubled.py": '''\
 """One op, as a user writes it."""
 
@@ -61,7 +61,7 @@ def multiply(x, factor):
 }
 QUICK = ("--device", "cpu", "--pairs", "3", "--most-pairs", "6", "--block-s", "0.02", "--timeout", "20")
 WRONG = ("kernels/__init__.py", "type(factor)", "type(factor + 0.01)")
-SLOW = ("bench/doubled.py", "SECONDS = 300e-6", "SECONDS = 900e-6")
+SLOW = ("bench/doubled.py", "SECONDS = 300e-6", "SECONDS = 10e-3")
 
 
 class ForeignProject:
@@ -146,10 +146,11 @@ def test_an_unchanged_project_is_neither_slower_nor_broken(project: ForeignProje
 def test_a_planted_fault_of_the_head_is_found(
     project: ForeignProject, planted: tuple[str, str, str], code: ExitCode, verdict: str
 ) -> None:
-    """A result that is wrong by half a per cent is broken, a kernel that takes three times as long is slower.
+    """A result that is wrong by half a per cent is broken, a kernel that takes 30 times as long is slower.
 
     The wrong result is in a package of the project, the slow one in the file that registers the op: both are imported
-    from the base's worktree for the base. A note tells that the package is not known to belong to one op.
+    from the base's worktree for the base. A note tells that the package is not known to belong to one op. The factor is
+    one that no busy host hides: samples of a preempted process take up to 16 times as long.
     """
     project.change(*planted)
     ended, said = project.gate("--json", "--changed")
