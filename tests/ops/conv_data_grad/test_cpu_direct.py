@@ -240,6 +240,7 @@ def three_by_three(
     return geometry(x, taps, params), x, taps
 
 
+@pytest.mark.usefixtures("wide_vectors")
 @pytest.mark.parametrize(
     ("pixels", "channels", "outs", "last", "by_classes"),
     [(56, 64, 64, True, True), (56, 64, 64, False, True), (9, 4, 3, True, False), (5, 100, 4, False, False)],
@@ -262,6 +263,7 @@ def test_filters_without_taps_are_refused(last: bool) -> None:
         geometry(x, weight, params)
 
 
+@pytest.mark.usefixtures("wide_vectors")
 @pytest.mark.parametrize(
     ("pixels", "channels", "outs", "last", "tiled"),
     [(3, 96, 768, True, True), (3, 96, 768, False, False), (28, 128, 128, True, True), (56, 64, 3, True, True)],
@@ -276,6 +278,7 @@ def test_tiles_are_used_where_they_are_estimated_to_be_faster(
     assert prefers_tiles(found, tensors) is tiled
 
 
+@pytest.mark.usefixtures("wide_vectors")
 @pytest.mark.parametrize(
     ("x", "filter_shape", "strides", "by_taps"),
     [

@@ -36,6 +36,7 @@ def test_groups_as_convolutions_of_their_own(made: Convolution, layout: str, mon
             assert complaint(case, inputs_of(case), "optimized") == ""
 
 
+@pytest.mark.usefixtures("wide_vectors")
 @pytest.mark.parametrize(
     ("x", "weight", "strides", "alone"),
     [

@@ -42,6 +42,7 @@ def test_planes_are_right_in_any_layout(
         assert complaint(case, inputs_of(case), "optimized") == ""
 
 
+@pytest.mark.usefixtures("wide_vectors")
 @pytest.mark.parametrize(
     ("x", "weight", "strides", "planes"),
     [
@@ -67,6 +68,7 @@ def test_planes_are_taken_where_they_are_estimated_to_be_faster(
         assert prefers_planes(found, wide) is planes
 
 
+@pytest.mark.usefixtures("wide_vectors")
 @pytest.mark.parametrize("threads", [1, 2])
 def test_one_long_image_is_left_to_ways_that_threads_share(threads: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Several images, a short one, and one thread are not."""
