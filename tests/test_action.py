@@ -96,6 +96,8 @@ class Pushed:
         self.git("checkout", "-q", "-b", "updated", "topic")
         self.git("merge", "-q", "--no-ff", "-m", "update", "main")
         self.updated = self.git("rev-parse", "HEAD")
+        # a tag of a branch's name, elsewhere
+        self.git("tag", "main", self.topic[1])
 
     def git(self, *arguments: str) -> str:
         """What git prints here."""
@@ -175,6 +177,13 @@ NEW = "0" * 40
         # a branch itself, which ends with a merge of main
         ("updated", "main 2", {"pull_request": {"base": {"ref": "main"}, "head": {"sha": "updated"}}}),
         ("topic 1", "main 0", {"pull_request": {"base": {"ref": "main", "sha": "main 2"}}}),
+        # the event's head is older than the branch that was checked out
+        ("topic 1", "main 0", {"pull_request": {"base": {"ref": "main"}, "head": {"sha": "topic 0"}}}),
+        (
+            "main 2",
+            "main 1",
+            {"pull_request": {"base": {"ref": "main"}, "head": {"sha": "t"}, "merge_commit_sha": "main 2"}},
+        ),
         ("main 2", "main 0", {"before": "main 0"}),
         ("topic 1", "main 0", {"before": NEW, "repository": {"default_branch": "main"}}),
         ("main 2", "main 1", {"before": NEW, "repository": {"default_branch": "main"}}),
@@ -186,6 +195,8 @@ NEW = "0" * 40
         "merge commit",
         "updated branch",
         "pull request",
+        "older event",
+        "squashed",
         "push",
         "new branch",
         "new main",
@@ -211,6 +222,21 @@ def test_its_steps_run_in_a_checkout_for_each_event(
     assert install.startswith("-m pip install")
     assert install.endswith(f"{ROOT}[cuda13]")
     assert gate.startswith(f"-m opgauge gate --base {names[wanted]} ")
+
+
+@pytest.mark.parametrize("depth", [0, 1])
+@pytest.mark.parametrize("head", ["main", "merged"])
+def test_a_checkout_without_the_pull_request_is_no_verdict_on_it(tmp_path: Path, head: str, depth: int) -> None:
+    """`pull_request_target` checks out the target, which may end with a merge of another pull request."""
+    server = Pushed(tmp_path)
+    server.git("checkout", "-q", "main")
+    server.git("reset", "-q", "--hard", head)
+    tip = server.git("rev-parse", "HEAD")
+    checkout = server.clone(tmp_path / "checkout", tip, depth)
+    variables = {"GIVEN": "", "GROUP": "", "TARGET": "main", "TOPIC": "f" * 40, "MERGED": "e" * 40, "BEFORE": ""}
+    done = bash(script("base"), checkout, **variables, DEFAULT="main", GITHUB_OUTPUT=str(tmp_path / "output"))
+    assert done.returncode == 2
+    assert done.stdout.startswith("::error::the checkout is of main, without the pull request;")
 
 
 def _with_commits(value: Any, names: dict[str, str]) -> Any:
@@ -280,3 +306,33 @@ def test_the_comment_never_runs_code_of_the_change() -> None:
     assert not any("checkout" in step["uses"] for step in steps)
     assert all("run" not in step for step in steps)
     assert "${{" not in steps[-1]["with"]["script"]
+
+
+COMMENTING = """
+const calls = []
+const comment = name => async given => calls.push([name, given.issue_number ?? given.comment_id, given.body.length])
+const context = {repo: {}, payload: {repository: {id: 1}, workflow_run: {head_sha: 'a', head_repository: {id: 2},
+  pull_requests: [{number: 5, base: {repo: {id: 3}}}, {number: 7, base: {repo: {id: 1}}}]}}}
+const github = {paginate: async () => [{body: null, user: null}],
+  rest: {pulls: {}, issues: {createComment: comment('create'), updateComment: comment('update')}}}
+"""
+"""What actions/github-script gives a script: a run of a pull request here, which is one of a fork too."""
+
+
+@pytest.mark.skipif(shutil.which("node") is None, reason="needs node")
+@pytest.mark.parametrize(
+    ("report", "called"),
+    [(None, None), ("slower", [["create", 7, 28]]), ("@" * 60_000, [["create", 7, 60_022]])],
+    ids=["link", "short", "mentions"],
+)
+def test_the_comment_survives_what_a_report_says(tmp_path: Path, report: str | None, called: Any) -> None:
+    """No link out of the report is followed, none is too long for GitHub, and it is the comment of this repository."""
+    (tmp_path / "report").mkdir()
+    file = tmp_path / "report" / "gate.md"
+    file.symlink_to("/proc/self/environ") if report is None else file.write_text(report)
+    workflow = yaml.safe_load((ROOT / ".github" / "workflows" / "gate-comment.yml").read_text())
+    text = workflow["jobs"]["comment"]["steps"][-1]["with"]["script"]
+    program = f"{COMMENTING}\n;(async () => {{\n{text}\nconsole.log(JSON.stringify(calls)) }})()"
+    done = subprocess.run(["node", "-e", program], cwd=tmp_path, check=False, capture_output=True, text=True)
+    assert bool(done.returncode) == (report is None), done.stderr
+    assert called is None or json.loads(done.stdout) == called

@@ -33,7 +33,7 @@ def test_gitlab_reports_a_base_that_git_does_not_know(tmp_path: Path, known: boo
     Its files are ignored: none counts as a change.
     """
     git = "git -c user.name=a -c user.email=a@example.org"
-    made = bash(f"git init -q . && {git} commit -q --allow-empty -m one && git rev-parse HEAD", tmp_path)
+    made = bash(f"git init -q --template= . && {git} commit -q --allow-empty -m one && git rev-parse HEAD", tmp_path)
     lines = yaml.safe_load((ROOT / "ci" / "gitlab.yml").read_text())["opgauge-gate"]["script"]
     head = made.stdout.strip()
     text = "\n".join(line for line in lines if "pip install" not in line).replace("python -m opgauge", "echo opgauge")
@@ -100,7 +100,7 @@ def test_the_note_of_a_merge_request_is_updated_in_place(
     monkeypatch.setattr(Notes, "notes", [*others, *([{"id": 9, "body": mark, "author": {"id": 7}}] if known else [])])
     monkeypatch.setattr(Notes, "written", [])
     (tmp_path / "opgauge-gate").mkdir()
-    (tmp_path / "opgauge-gate" / "gate.md").write_text("slower @all\n/merge\n")
+    (tmp_path / "opgauge-gate" / "gate.md").write_text("/close\nslower @all\r\n\r/merge\n")
     (job,) = yaml.safe_load((ROOT / "ci" / "gitlab.yml").read_text())["opgauge-note"]["script"]
     with ThreadingHTTPServer(("127.0.0.1", 0), Notes) as server:
         Thread(target=server.serve_forever, daemon=True).start()
@@ -116,7 +116,16 @@ def test_the_note_of_a_merge_request_is_updated_in_place(
     assert done.returncode == 0, done.stderr
     ((request, body),) = Notes.written
     assert request == f"{'PUT' if known else 'POST'} /projects/3/merge_requests/5/notes{'/9' if known else ''}"
-    assert body.startswith(f"{mark}\nslower @\u200ball\n\u200b/merge")
+    assert body.startswith(f"{mark}\n\u200b/close\nslower @\u200ball\n\n\u200b/merge")
+
+
+def test_the_note_follows_no_link(tmp_path: Path) -> None:
+    """A report that the change made a link to the job's variables is none."""
+    (tmp_path / "opgauge-gate").mkdir()
+    (tmp_path / "opgauge-gate" / "gate.md").symlink_to("/proc/self/environ")
+    (job,) = yaml.safe_load((ROOT / "ci" / "gitlab.yml").read_text())["opgauge-note"]["script"]
+    done = bash(job, tmp_path, OPGAUGE_NOTE_TOKEN="secret")  # noqa: S106
+    assert (done.returncode, done.stdout) == (0, "no note: there is no report\n")
 
 
 def test_the_note_runs_no_code_of_the_change() -> None:
