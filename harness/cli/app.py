@@ -5,6 +5,7 @@ from __future__ import annotations
 import codecs
 import os
 import sys
+from itertools import islice
 from pathlib import Path
 from typing import Annotated, Any, NoReturn, TextIO
 
@@ -64,24 +65,32 @@ ASCII = {
 CLOSED = 141
 """Exit code where standard output was closed early: 128 + SIGPIPE, which is no verdict."""
 
-BUILTIN = "--builtin"
-"""Option that selects the shipped ops."""
+BUILTIN, CONFIG = "--builtin", "--config"
+"""Options that select the shipped ops, and a project."""
 
 
 class VerbGroup(TyperGroup):
-    """Verbs that accept `--builtin` after their name too, as `opgauge run --builtin`."""
+    """Verbs that accept the options of the program after their name too, as `opgauge run --builtin`."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Parse `args` with `--builtin` first."""
-        return super().parse_args(ctx, builtin_first(args))
+        """Parse `args` with options of the program first."""
+        return super().parse_args(ctx, program_options_first(args))
 
 
-def builtin_first(args: list[str]) -> list[str]:
-    """The words of a command with `--builtin` first, if it is among them; words after `--` are left alone."""
+def program_options_first(args: list[str]) -> list[str]:
+    """The words of a command with `--builtin` and `--config` first; words after `--` are left alone."""
     end = args.index("--") if "--" in args else len(args)
-    if BUILTIN not in args[:end]:
-        return args
-    return [BUILTIN, *(one for one in args[:end] if one != BUILTIN), *args[end:]]
+    first: list[str] = []
+    rest: list[str] = []
+    words = iter(args[:end])
+    for word in words:
+        if word == BUILTIN or word.startswith(f"{CONFIG}="):
+            first.append(word)
+        elif word == CONFIG:
+            first += [word, *islice(words, 1)]
+        else:
+            rest.append(word)
+    return [*first, *rest, *args[end:]]
 
 
 app = typer.Typer(
@@ -132,6 +141,7 @@ def start(
     config: Annotated[
         Path | None,
         typer.Option(
+            CONFIG,
             metavar="FILE",
             help="Project configuration; default: OPGAUGE_CONFIG, or the nearest opgauge.toml or [tool.opgauge].",
         ),

@@ -45,15 +45,21 @@ def compile_(
 ) -> None:
     """Compile what cases need, by every implementation: Numba's kernels, torch.compile's, CUDA's.
 
-    Caches on disk keep the compiled code, so that `run` measures instead of compiling. Nothing is stored.
+    Caches on disk keep the compiled code, so that `run` measures instead of compiling. Nothing is stored. Exit code 3
+    if a kernel of ours is wrong or broken, as of `run`.
 
     Example: opgauge compile --tag seed
     """
+    from opgauge.harness.result.result import Status
+    from opgauge.harness.result.summary import PEERS
     from opgauge.harness.run.runner import plan
+    from opgauge.harness.run.session import WRONG
 
     cases = select(load(paths, ops=op), ops=op, tags=tag, dtypes=None, names=None, patterns=None)
     trials = plan(cases, devices=chosen_devices(device))
-    compile_all(trials, workers or os.cpu_count() or 1, open_progress(progress, quiet=False)(len(trials)))
+    found = compile_all(trials, workers or os.cpu_count() or 1, open_progress(progress, quiet=False)(len(trials)))
+    if any(one.status is not Status.UNSUPPORTED and one.trial.implementation not in PEERS for one in found.faults):
+        raise typer.Exit(WRONG)
 
 
 def compile_all(trials: Sequence[Trial], workers: int, progress: Progress, **more: Any) -> Ahead:

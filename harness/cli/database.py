@@ -26,7 +26,7 @@ def upgrade(db: Database = None) -> None:
     from opgauge.harness.store.schema import HEAD
 
     with Store.open(database_url(db), migrate=True) as store:
-        typer.echo(f"{store.url}: schema {HEAD}")
+        typer.echo(f"{store.place}: schema {HEAD}")
 
 
 @database.command("info")
@@ -40,7 +40,7 @@ def info(db: Database = None) -> None:
 
     with Store.open(database_url(db)) as store:
         runs = store.runs()
-        typer.echo(f"{store.url}: {counted(len(runs), 'run')}" + (", the latest 50" if len(runs) == 50 else ""))
+        typer.echo(f"{store.place}: {counted(len(runs), 'run')}" + (", the latest 50" if len(runs) == 50 else ""))
         for found in runs:
             started = f"{found.started:%Y-%m-%d %H:%M}"
             results = f"{counted(found.results, 'result'):>13}"

@@ -107,7 +107,7 @@ def explore(
         where = spread_device(client, device)
         earlier = store.find_run(resume) if resume else None
         chosen = seed if seed is not None else _seed_of(earlier.command) if earlier else secrets.randbelow(10**6)
-        typer.echo(f"seed {chosen} on {where}", err=True)
+        typer.echo(f"seed {chosen} on {where}, {seconds:g} s at most", err=True)
         if earlier is not None:
             store.resume_run(earlier.id, "")
         command = command_line([*sys.argv[1:], "--seed", str(chosen)])

@@ -317,7 +317,7 @@ def keep_head(run: GateRun, settings: Settings, url: str) -> None:
     here = capture(run.devices, threads=settings.threads, tree=run.head.path)
     with Store.open(url) as store:
         stored = keep(store, run, here, command_line(sys.argv[1:]))
-        typer.echo(f"run {stored} in {store.url}", err=True)
+        typer.echo(f"run {stored} in {store.place}", err=True)
 
 
 def bisect_code(outcome: GateOutcome, *, broken: bool = False) -> int:

@@ -342,7 +342,7 @@ def report(store: Store, session: Session, *, as_json: bool, quiet: bool) -> int
         from opgauge.harness.result.summary import rows
 
         show(rows(results), results, reached, open_console())
-        typer.echo(f"run {session.run_id} in {store.url}")
+        typer.echo(f"run {session.run_id} in {store.place}")
     if code == 5:
         typer.echo("nothing was measured", err=True)
     return code

@@ -78,7 +78,7 @@ def remove(
             when = f"{run.started:%Y-%m-%d %H:%M}"
             typer.echo(f"{run.id}  {when}  {run.status}  {counted(run.results, 'result')}  {commit_text(run.commit)}")
         if not yes:
-            typer.confirm(f"Delete {counted(len(found), 'run')} from {store.url}?", abort=True)
+            typer.confirm(f"Delete {counted(len(found), 'run')} from {store.place}?", abort=True)
         typer.echo(f"{counted(delete_runs(store.engine, found.keys()), 'run')} deleted")
 
 

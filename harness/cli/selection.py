@@ -102,12 +102,12 @@ def selection_of_run(run: Run) -> RunSelection:
 
 def _parsed(command: str) -> dict[str, Any] | None:
     """The parameters of an `opgauge run` command; None for any other, and for one that this version does not accept."""
-    from opgauge.harness.cli.app import app, builtin_first
+    from opgauge.harness.cli.app import app, program_options_first
 
     group: Any = typer.main.get_command(app)
     try:
         program, *words = shlex.split(command)
-        words = builtin_first(words)
+        words = program_options_first(words)
         # options before the verb have effects when parsed, such as the installation of a completion
         outer = group.make_context(PROGRAM, list(words), resilient_parsing=True)
         rest = list(outer.args)

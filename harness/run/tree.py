@@ -32,6 +32,10 @@ TUNING = "tuning"
 """Folder of `ops` that affects every op, as those with a leading underscore do."""
 CASES = "cases"
 """Folder of case files."""
+DEFAULT_BRANCHES = ("remotes/origin/HEAD", "remotes/origin/main", "remotes/origin/master", "heads/main", "heads/master")
+"""Default branches by git's full names, which no tag has."""
+SHALLOW = "a shallow clone has only its last commits: git fetch --unshallow"
+"""Reason for a missing commit, with its remedy."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,18 +74,35 @@ def find_tree(start: Path) -> Path:
 
 
 def resolve(tree: Path, ref: str) -> str:
-    """The commit that `ref` names in the repository of `tree`; raises RefError."""
-    done = run_git(tree, "rev-parse", "--verify", "--quiet", "--end-of-options", f"{ref}^{{commit}}")
-    if done.returncode:
-        shallow = run_git(tree, "rev-parse", "--is-shallow-repository")
-        why = ownership_note(tree) or shallow.stderr.strip()
-        if shallow.stdout.strip() == "true":
-            why = "a shallow clone has only its last commits: fetch more"
-        elif not why and ref == "HEAD~1":
-            why = "it has one commit: commit a change, or name --base"
+    """The commit that `ref` names in the repository of `tree`; of a branch and a tag with that name, the branch.
+
+    Raises RefError.
+    """
+    found = _commit(tree, f"refs/heads/{ref}") or _commit(tree, ref)
+    if not found:
+        why = _why_missing(tree, ref)
         msg = f"no commit {ref!r} in {tree}{f' ({why})' if why else ''}"
         raise RefError(msg)
-    return done.stdout.strip()
+    return found
+
+
+def _commit(tree: Path, ref: str) -> str:
+    """The commit that git finds for `ref`; empty if it finds none."""
+    done = run_git(tree, "rev-parse", "--verify", "--quiet", "--end-of-options", f"{ref}^{{commit}}")
+    return "" if done.returncode else done.stdout.strip()
+
+
+def _why_missing(tree: Path, ref: str) -> str:
+    shallow = run_git(tree, "rev-parse", "--is-shallow-repository")
+    if shallow.returncode:
+        return ownership_note(tree) or shallow.stderr.strip()
+    if _commit(tree, f"refs/remotes/origin/{ref}"):
+        return f"did you mean 'origin/{ref}'?"
+    if shallow.stdout.strip() == "true":
+        return SHALLOW
+    if not _commit(tree, "HEAD"):
+        return "it has no commit yet: commit first"
+    return "it has one commit: commit a change, or name --base" if ref == "HEAD~1" else ""
 
 
 @contextmanager
@@ -191,7 +212,8 @@ def default_base(tree: Path) -> str:
     On the default branch it is the previous commit, or the commit itself if files have changed since. Raises
     RefError.
     """
-    for name in ("origin/HEAD", "origin/main", "origin/master", "main", "master"):
+    named = [f"refs/{name}" for name in DEFAULT_BRANCHES if _commit(tree, f"refs/{name}")]
+    for name in named:
         found = run_git(tree, "merge-base", "HEAD", name)
         if found.returncode == 0:
             base, head = found.stdout.strip(), run_git(tree, "rev-parse", "HEAD").stdout.strip()
@@ -202,7 +224,13 @@ def default_base(tree: Path) -> str:
     note = ownership_note(tree)
     if note:
         raise RefError(note)
-    msg = f"{tree} has no default branch (origin/HEAD, main or master) to compare with; name --base"
+    head = resolve(tree, "HEAD")
+    if not named:
+        msg = f"{tree} has no default branch (origin/HEAD, main or master) to compare with; name --base"
+    else:
+        shallow = run_git(tree, "rev-parse", "--is-shallow-repository").stdout.strip() == "true"
+        why = SHALLOW if shallow else "name --base"
+        msg = f"{head[:12]} in {tree} has no commit in common with {named[0].removeprefix('refs/')}: {why}"
     raise RefError(msg)
 
 

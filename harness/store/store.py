@@ -12,6 +12,7 @@ import uuid
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any, Self
+from urllib.parse import unquote
 
 from sqlalchemy import Engine, func, select, update
 from sqlalchemy.orm import Session
@@ -98,6 +99,14 @@ class Store:
     def url(self) -> str:
         """URL of the database, without the password."""
         return self._engine.url.render_as_string(hide_password=True)
+
+    @property
+    def place(self) -> str:
+        """The file of the database as messages name it, or the URL of a server's."""
+        url = self._engine.url
+        if url.get_backend_name() != "sqlite" or not url.database:
+            return self.url
+        return unquote(url.database.removeprefix("file:")) if "uri" in url.query else url.database
 
     def begin_run(self, environment: Environment, *, command: str = "", run_id: str | None = None) -> str:
         """Add a run; returns its id, a UUID. Raises StoreError if `run_id` is taken."""
@@ -224,7 +233,7 @@ class Store:
             found = session.scalars(query.limit(2)).all()
             if not found:
                 wanted = f"no run {name}" if name else "no run yet"
-                msg = f"{wanted} in {self.url}; measure one with: opgauge run --tag smoke"
+                msg = f"{wanted} in {self.place}; measure one with: opgauge run --tag smoke"
                 raise NothingError(msg)
             if name is not None and len(found) > 1:
                 msg = f"several runs begin with {name}: {found[0].uuid}, {found[1].uuid}, …"
@@ -281,7 +290,7 @@ class Store:
             with Session(self._engine) as session:
                 found = session.scalar(select(RunRow.id).where(RunRow.uuid == run))
             if found is None:
-                msg = f"no run {run} in {self.url}"
+                msg = f"no run {run} in {self.place}"
                 raise NothingError(msg)
             self._runs[run] = found
         return self._runs[run]

@@ -48,8 +48,15 @@ def test_a_commit_that_is_not_there_has_a_reason(repository: Path, tmp_path_fact
     git(repository, "-c", "user.name=a", "-c", "user.email=a@example.org", "commit", "-qm", "two", "--allow-empty")
     git(clone, "clone", "-q", "--depth=1", repository.as_uri(), ".")
     git(repository, "reset", "-q", "--soft", "HEAD~1")
+    apart, empty = tmp_path_factory.mktemp("apart"), tmp_path_factory.mktemp("empty")
+    git(apart, "clone", "-q", repository.as_uri(), ".")
+    git(apart, "checkout", "-qb", "topic")
+    git(apart, "branch", "-qD", "main")
+    git(empty, "init", "-q")
     for tree, ref, why in (
-        (clone, "HEAD~1", "(a shallow clone has only its last commits: fetch more)"),
+        (clone, "HEAD~1", "(a shallow clone has only its last commits: git fetch --unshallow)"),
+        (apart, "main", "(did you mean 'origin/main'?)"),
+        (empty, "HEAD", "(it has no commit yet: commit first)"),
         (repository, "HEAD~1", "(it has one commit: commit a change, or name --base)"),
         (repository, "mian", f"no commit 'mian' in {repository}"),
         (plain, "main", "(fatal: not a git repository (or any of the parent directories): .git)"),
@@ -57,7 +64,28 @@ def test_a_commit_that_is_not_there_has_a_reason(repository: Path, tmp_path_fact
         with pytest.raises(RefError) as raised:
             resolve(tree, ref)
         assert str(raised.value).endswith(why)
-    with pytest.raises(RefError, match="commit a change"):
+    for tree, why in ((repository, "commit a change"), (plain, "not a git repository"), (empty, "no commit yet")):
+        with pytest.raises(RefError, match=why):
+            default_base(tree)
+
+
+def test_a_branch_goes_before_a_tag_of_its_name(repository: Path) -> None:
+    """Git prefers the tag; the base is the branch, named or by default."""
+    names = ("-c", "user.name=a", "-c", "user.email=a@example.org")
+    git(repository, "branch", "-M", "main")
+    git(repository, "checkout", "-qb", "topic")
+    git(repository, *names, "commit", "-qm", "two", "--allow-empty")
+    git(repository, "tag", "main")
+    assert resolve(repository, "main") == default_base(repository) == git(repository, "rev-parse", "HEAD~1")
+
+
+def test_a_default_branch_of_another_history_is_named(repository: Path) -> None:
+    """It is there, and so the reason is not that there is none."""
+    names = ("-c", "user.name=a", "-c", "user.email=a@example.org")
+    git(repository, "branch", "-M", "main")
+    git(repository, "checkout", "-q", "--orphan", "other")
+    git(repository, *names, "commit", "-qm", "two", "--allow-empty")
+    with pytest.raises(RefError, match="no commit in common with heads/main: name --base"):
         default_base(repository)
 
 
