@@ -32,8 +32,6 @@ from opgauge.harness.worker.library_settings import (
     numba_threads,
     put_back_blas,
     put_back_numba,
-    put_back_torch,
-    torch_state,
 )
 from opgauge.harness.worker.loaded_code import (
     changed_code,
@@ -52,6 +50,7 @@ from opgauge.harness.worker.process_settings import (
     settings,
 )
 from opgauge.harness.worker.signal_handlers import Handler, changed_handlers, put_back_handlers, signal_handlers
+from opgauge.harness.worker.torch_settings import changed_torch, fresh_torch, put_back_torch, torch_state
 
 TINY, SMALLEST = 2.0**-1022, 2.0**-1074
 """Smallest normal and subnormal numbers: with flush-to-zero their halves and sums are 0."""
@@ -72,7 +71,7 @@ class ProcessState:
     switch_s: float
     recursion: int
     numba_threads: int
-    torch_state: tuple[Any, ...] | None
+    torch_state: Mapping[str, Any] | None
     blas_threads: tuple[tuple[str, int], ...]
     rounding: tuple[float, ...]
     code: Mapping[str, Any]
@@ -152,8 +151,9 @@ def restore(before: ProcessState, ignored: Collection[str] = ()) -> Damage:
     changes, lasting, is_same = [], False, True
     for name, (text, put_back) in _REPAIRS.items():
         old, new = getattr(before, name), getattr(after, name)
-        is_imported = name in _LATER and old is None
-        if old == new or is_imported:
+        if old is None and new is not None and name in _LATER:
+            old = _LATER[name](new)
+        if old == new:
             continue
         is_same = is_same and put_back is None
         detail = "" if name in ignored else text(old, new) if callable(text) else text
@@ -295,8 +295,9 @@ SET_BY_LIBRARIES = (
 )
 """Prefixes of variables that libraries set as they are imported; the last two by readline, in C."""
 _Text = str | Callable[[Any, Any], str]
-_LATER = ("torch_state",)
-_DOUBTFUL = ("blas_threads", "descriptors")
+_LATER: Mapping[str, Callable[[Any], Any]] = {"torch_state": fresh_torch}
+"""Functions that return the state of libraries before a trial in which they were imported, from that after it."""
+_DOUBTFUL = ("blas_threads", "descriptors", "torch_state")
 """Changes after which the process is replaced even if they were undone."""
 _REPAIRS: dict[str, tuple[_Text, Callable[[Any], Any] | None]] = {
     "affinity": ("changed the CPUs that the process may run on", lambda old: os.sched_setaffinity(0, old)),
@@ -315,7 +316,7 @@ _REPAIRS: dict[str, tuple[_Text, Callable[[Any], Any] | None]] = {
     "switch_s": ("changed the interpreter's switch interval", sys.setswitchinterval),
     "recursion": (lambda old, new: "lowered the recursion limit" if new < old else "", sys.setrecursionlimit),
     "numba_threads": ("changed the number of Numba's threads", put_back_numba),
-    "torch_state": ("changed torch's threads, precision or modes", put_back_torch),
+    "torch_state": (changed_torch, put_back_torch),
     "blas_threads": (
         lambda old, new: "changed the number of BLAS or OpenMP threads" if set(old) - set(new) else "",
         put_back_blas,

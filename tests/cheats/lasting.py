@@ -17,6 +17,7 @@ import time
 import warnings
 from contextlib import suppress
 from functools import partial
+from importlib import import_module
 from typing import Any
 
 import numpy as np
@@ -197,7 +198,29 @@ def replace_linear_algebra(_: Arrays, __: Arrays) -> None:
     algebra.norm = partial(np.linalg.norm)
 
 
+def leave_autocast(_: Arrays, __: Arrays) -> None:
+    """Later products of torch are in bfloat16, and wrong."""
+    torch: Any = import_module("torch")
+    if not torch.is_autocast_enabled("cpu"):
+        torch.autocast("cpu", dtype=torch.bfloat16).__enter__()
+
+
+def lower_precision_of_onednn(_: Arrays, __: Arrays) -> None:
+    """Torch raises an exception if its older setting of precision is read then."""
+    torch: Any = import_module("torch")
+    torch.backends.mkldnn.matmul.fp32_precision = "bf16"
+
+
+def run_compiled_functions_as_written(_: Arrays, __: Arrays) -> None:
+    """Later peers that torch compiles are not compiled."""
+    torch: Any = import_module("torch")
+    torch.compiler.set_stance("force_eager")
+
+
 for _act in (
+    leave_autocast,
+    lower_precision_of_onednn,
+    run_compiled_functions_as_written,
     narrow_file_modes,
     forget_import_path,
     lower_decimal_precision,

@@ -168,19 +168,6 @@ def test_functions_that_torch_replaces_itself_are_in_order(monkeypatch: pytest.M
     assert not restore(before).text
 
 
-def test_switches_and_modes_of_torch_are_put_back() -> None:
-    """Without oneDNN, or with a mode, later peers take longer."""
-    torch = pytest.importorskip("torch")
-    before = observe()
-    torch._C._set_mkldnn_enabled(False)
-    torch.autograd.set_detect_anomaly(True)
-    kind = import_module("torch.overrides").TorchFunctionMode
-    mode = type("Mode", (kind,), {"__torch_function__": lambda _, call, __, given=(), named=None: call(*given)})()
-    mode.__enter__()
-    assert "torch's threads, precision or modes" in restore(before).text
-    assert observe().torch_state == before.torch_state
-
-
 @pytest.mark.parametrize(("owner", "name"), [("numba", "njit"), ("numba.core.dispatcher.Dispatcher", "compile")])
 def test_replaced_functions_of_numba_are_told(owner: str, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Later kernels are compiled by them."""
