@@ -280,7 +280,7 @@ class Attempt:
             return
         low, high = byte_bounds(array)
         sharing = [one for one, given in self.buffers.inputs.items() if _overlaps(given, low, high)]
-        if high - low < array.nbytes or sharing:
+        if sharing or _has_shared_elements(array):
             what = f"its input {sharing[0]}" if sharing else "fewer elements"
             reason = f"returned a view of {what} for {name}: copy it, since writing {name} is part of the work"
             raise WrongError(reason)
@@ -320,6 +320,17 @@ def _overlaps(array: Any, low: int, high: int) -> bool:
         return False
     start, end = byte_bounds(array)
     return bool(start < high and low < end)
+
+
+def _has_shared_elements(array: Array) -> bool:
+    """Whether elements of an array share memory, such as those of a broadcast one, by its strides."""
+    nbytes = array.itemsize
+    for stride, size in sorted((abs(stride), size) for stride, size in zip(array.strides, array.shape, strict=True)):
+        if size > 1:
+            if stride < nbytes:
+                return True
+            nbytes += stride * (size - 1)
+    return False
 
 
 def _address(array: Any) -> int:

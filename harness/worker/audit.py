@@ -17,7 +17,6 @@ import numpy as np
 
 from opgauge.harness.worker.attempt import Attempt, WrongError
 from opgauge.harness.worker.bits import has_bits, module_of
-from opgauge.harness.worker.buffers import spoil
 from opgauge.harness.worker.call_time import CallTime, Clocks
 from opgauge.harness.worker.emphasis import allow_lost
 from opgauge.harness.worker.input_changes import FreshValues, InputChange, InputChanges
@@ -26,6 +25,7 @@ from opgauge.harness.worker.left_threads import LeftThreads
 from opgauge.harness.worker.nearness import is_near
 from opgauge.harness.worker.probes import changed_output, draw_probe, read_probes
 from opgauge.harness.worker.regions import Pair, differ, is_flat, moved, run, slices
+from opgauge.harness.worker.returned_arrays import ReturnedArrays
 from opgauge.harness.worker.time_share import TimeShare
 from opgauge.harness.worker.variation import Exchange, along, expect_slices, find_variation, take
 from opgauge.harness.worker.verify import Expected, check, expect
@@ -70,6 +70,8 @@ class Audit:
             draws=attempt.buffers.draws,
             user=str(attempt.kernel.key),
         )
+        # what kernels that capture inputs return may be computed when they are bound
+        self._returned = ReturnedArrays(attempt.buffers.out if self.can_freshen else {}, self.rng)
         outputs = attempt.case.resolved.outputs.values()
         self._bytes = sum(spec.size * dtype_info(spec.dtype).numpy.itemsize for spec in outputs)
         self._sampled_s = 0.0
@@ -140,7 +142,7 @@ class Audit:
         if late:
             reason = f"{late} changes with an input after the call has returned: copying is part of the work"
             raise WrongError(reason)
-        self._spoil(outputs)
+        self._returned.spoil(outputs)
         self.threads.resume()
         self.samples += 1
         self.whole += change.whole
@@ -155,17 +157,6 @@ class Audit:
             self._fresh.add(spent)
         elif self._bytes > SMALL_BYTES and change.whole:
             self._whole.add(spent)
-
-    def _spoil(self, outputs: Mapping[str, Any]) -> None:
-        """Overwrite parts of returned arrays: a kernel that returns them again has to write them again.
-
-        What kernels that capture inputs return may be computed when they are bound.
-        """
-        own = self._attempt.buffers.out if self.can_freshen else {}
-        for name in outputs.keys() & own.keys():
-            array = outputs[name]
-            if isinstance(array, np.ndarray) and array.size and not np.may_share_memory(array, own[name]):
-                spoil(array, self.rng)
 
     def undo(self) -> None:
         """Restore the inputs."""

@@ -34,8 +34,6 @@ COPIES, COPIED_BYTES = 31, 64 << 10
 """Copies of small buffers on a GPU, and maximum bytes of these."""
 DECOYS, DECOY_BYTES = 8, 64 << 10
 """Parts of a large input that have other values while a kernel is bound, and their size."""
-SPOILT = 64
-"""Elements of a returned array that are overwritten."""
 POISONS = ((0xFF, 0xA5), (0x7F, 0x5A), (0xFF, 0x3C))
 """Garbage for outputs before the first, the second and the timed calls.
 
@@ -168,26 +166,6 @@ class Buffers:
         for guarded in self._guarded.values():
             guarded[:GUARD] = GUARD_BYTE
             guarded[-GUARD:] = GUARD_BYTE
-
-
-def spoil(array: Array, rng: np.random.Generator) -> None:
-    """Overwrite some elements of an array on the host with garbage, always the last one, if it owns writable memory."""
-    owner: Any = array
-    while isinstance(owner.base, np.ndarray):
-        owner = owner.base
-    flags = [(one.flags, one.flags.writeable) for one in (owner, array)]
-    try:
-        for one, _ in flags:
-            one.writeable = True
-    except ValueError:  # memory of a library whose arrays never change
-        return
-    kind = dtype_info(array.dtype.name).kind
-    garbage = bytes([POISONS[0][0 if kind in ("float", "complex") else 1]]) * array.itemsize
-    places = rng.integers(0, array.size, SPOILT)
-    places[-1] = array.size - 1
-    array.flat[places] = np.frombuffer(garbage, array.dtype)[0]
-    for one, writable in flags:
-        one.writeable = writable
 
 
 def _pages(array: Array) -> tuple[ctypes.c_void_p, ctypes.c_size_t]:

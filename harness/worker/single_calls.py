@@ -81,6 +81,7 @@ def check_succession(audit: Audit, attempt: Attempt, call: Bound, repeated: Meas
         return
     succession = Succession(attempt, call, audit.rng)
     try:
+        succession.check_written()
         succession.check_repeats()
         if audit.can_freshen:
             succession.check_outputs()

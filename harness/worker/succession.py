@@ -46,6 +46,9 @@ ROUNDS = 3
 """Number of times that a difference must be measured before it counts."""
 GARBAGE = 0x5A
 """Byte that garbage consists of."""
+LOOKS, LEAST_UNWRITTEN = 6, 2
+"""Pairs of calls right after which a byte is looked at, and least of them that must have left garbage: random bytes may
+equal it once."""
 UNUSED = memoryview(np.zeros(1, np.uint64))
 """Memory that nothing reads."""
 
@@ -98,6 +101,29 @@ class Succession:
                 return  # bits differ from call to call, and are valid
             if process_time_ns() > end:
                 return
+
+    def check_written(self) -> None:
+        """Look at a byte of an output right after calls; raises WrongError if they have not written it.
+
+        Between a call and the look lies nothing at which the interpreter calls a hook or a handler, which could compute
+        then. Of kernels that return arrays nothing is known until a function looks at them.
+        """
+        call, unwritten = self._call, 0
+        found, own = self._attempt.outputs(call()), self._attempt.buffers.out
+        if not self._out or not all(
+            np.may_share_memory(found[name], array) for name, array in own.items() if array.size
+        ):
+            return
+        for number, at in self._draw_out(LOOKS):
+            out = self._out[number]
+            out[at] = GARBAGE
+            first = (call(), out[at])[1]
+            out[at] = ~GARBAGE & 0xFF
+            second = (call(), out[at])[1]
+            unwritten += first == GARBAGE and second == ~GARBAGE & 0xFF
+        if unwritten >= LEAST_UNWRITTEN:
+            reason = f"{unwritten} of {LOOKS} calls returned before they had written the outputs"
+            raise WrongError(reason)
 
     def check_outputs(self) -> None:
         """Change an element between two calls; raises WrongError if the outputs are those of the previous inputs."""

@@ -108,6 +108,45 @@ def returns_a_read_only_constant_again(inputs: Arrays, out: Arrays) -> Run:
     return lambda: (ready[:],)
 
 
+@cheat("views", "filled")
+def returns_constant_memory_again(inputs: Arrays, out: Arrays) -> Run:
+    """An array in the memory of a bytes object, which nobody can write."""
+    del out
+    x = inputs["x"]
+    ready = np.frombuffer(np.full_like(x, 2.5).tobytes(), x.dtype).reshape(x.shape)
+    return lambda: (ready,)
+
+
+@cheat("views", "filled")
+def returns_one_column_many_times(inputs: Arrays, out: Arrays) -> Run:
+    """Its rows lie as far apart as if all elements had been written."""
+    del out
+    rows, columns = inputs["x"].shape
+    column = np.empty((rows, 2 * columns), np.float32)[:, :1]
+    found = np.broadcast_to(column, (rows, columns))
+
+    def run() -> Any:
+        column.fill(2.5)
+        return (found,)
+
+    return run
+
+
+@cheat("lazy", "rows")
+def computes_in_a_hook_that_removes_itself(inputs: Arrays, out: Arrays) -> Run:
+    """A hook of the interpreter works when a function of the harness is called, and is gone when hooks are compared."""
+
+    def hook(frame: Any, event: str, _: Any) -> None:
+        if event == "call" and frame.f_code is not run.__code__:
+            sys.setprofile(None)
+            write("rows", inputs, out)
+
+    def run() -> None:
+        sys.setprofile(hook)
+
+    return run
+
+
 @cheat("lazy", "long-rows")
 def computes_in_an_audit_hook(inputs: Arrays, out: Arrays) -> Run:
     """Works when the harness looks at threads after a sample, which raises an event; other calls work at once."""
