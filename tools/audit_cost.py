@@ -38,7 +38,7 @@ TIMED = {
     "bench:Bench.run": "other",
     "interleave:interleave": "other",
     "bench:find_variation": "finding a variation",
-    "bench:check_emphasis": "emphasized inputs",
+    "held:check_emphasis": "emphasized inputs",
     "bench:Audit.before": "change and poison before a sample",
     "bench:Audit.after": "compare and undo after a sample",
     "single_calls:check_succession": "calls in succession",

@@ -203,7 +203,7 @@ def _hold_both(pool: WorkerPool, record: JobRecord, sides: Sides) -> Held:
             executor.limits = _first_limits(record, side, sides.pair)
             if sides.cpus:
                 executor.pin(sides.cpus)
-            plain = pool.run(executor, side, record, sides.pair, hold=True, memory=memory)
+            plain = pool.run(executor, side, record, sides.pair, hold=True, late_checks=True, memory=memory)
             found[side] = outcome_from(plain, **{METHOD: INTERLEAVED})
     return Held(sides, found)
 

@@ -8,9 +8,12 @@ from __future__ import annotations
 
 import ctypes
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import replace
 from functools import cache
 from typing import Any
+
+from opgauge.harness.result.result import Footprint, Measurement
 
 COPY, FILL = "[copy]", "[fill]"
 """Names of copies and fills in a list of kernels."""
@@ -161,3 +164,15 @@ def memory_counter(xp: Any) -> Any:
             self.live -= self._held.pop(mem_ptr, 0)  # what was allocated before is not counted
 
     return Counter()
+
+
+def with_resources(measurement: Measurement, used: Mapping[str, Any]) -> Measurement:
+    """A measurement with the registers and spilled bytes of its kernels. used: their resources by name."""
+    if not used:
+        return measurement
+    footprint = replace(
+        measurement.footprint or Footprint(),
+        registers=max(item.registers for item in used.values()),
+        spill_bytes=sum(item.spill_bytes for item in used.values()),
+    )
+    return replace(measurement, footprint=footprint)

@@ -155,8 +155,8 @@ class LocalExecutor:
         """Run a trial in plain JSON and return its plain result, for trees whose cases this process cannot build.
 
         more: request fields `trusted`, `with_digest`, `with_fingerprint`, `kept`, `hold`, `reference_threads`,
-        `memory`, `extra_checks` (see harness.worker.bench.Bench.run), `limits`, and `tuning`: tunables by name, in
-        force for this trial. The result of a lost worker has no work, since only the tree can compute it.
+        `memory`, `extra_checks`, `late_checks` (see harness.worker.bench.Bench.run), `limits`, and `tuning`: tunables
+        by name, in force for this trial. The result of a lost worker has no work, since only the tree can compute it.
         """
         given = {"limits": vars(self.limits), "cpu_fallback": self.cpu_fallback, **more}
         request = protocol.RunTrial(trial, block=block, **given)

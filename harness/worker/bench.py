@@ -12,21 +12,21 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext, supp
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from opgauge.harness.case.case import Case
 from opgauge.harness.measure import Limits, Timer, timer_for
+from opgauge.harness.measure.footprint import with_resources
 from opgauge.harness.measure.series import with_series
-from opgauge.harness.result.result import Calibration, Check, Footprint, Measurement, Result, Status, Trial
+from opgauge.harness.result.result import Calibration, Check, Measurement, Result, Status, Trial
 from opgauge.harness.worker import protocol
 from opgauge.harness.worker.attempt import Attempt, Trusted, WrongError
 from opgauge.harness.worker.audit import Audit
 from opgauge.harness.worker.buffers import Buffers
 from opgauge.harness.worker.damage import repaired, with_damage, with_disturbance, with_late_damage, with_threads
 from opgauge.harness.worker.device_settings import is_exhausted
-from opgauge.harness.worker.emphasized_call import check_emphasis
 from opgauge.harness.worker.faults import FAULTS, blamed_on_op, fault_fields
 from opgauge.harness.worker.held import HeldKernel
 from opgauge.harness.worker.idle import check_idle
@@ -48,6 +48,22 @@ from opgauge.ops import (
     find_op,
 )
 from opgauge.ops._core.backend import cuda_device_count
+
+
+class _Checks(NamedTuple):
+    """Whether a kernel is held for further samples, and whether and when calls beside the samples are checked."""
+
+    hold: bool
+    beside: bool
+    late: bool
+
+    @property
+    def is_brief(self) -> bool:
+        """Whether one call and one sample are enough: those that count come later, and are audited.
+
+        Until then a kernel does not know whether calls beside them will be checked.
+        """
+        return self.hold and (self.late or not self.beside)
 
 
 class Bench:
@@ -90,6 +106,7 @@ class Bench:
         reference_threads: int | None = None,
         memory: str | None = None,
         extra_checks: bool = True,
+        late_checks: bool = False,
     ) -> Result:
         """The result of `trial`, also if its kernel fails.
 
@@ -99,7 +116,7 @@ class Bench:
         hold: keep the data that `sample` needs until the next case. reference_threads: see `expect`. memory:
         file for new buffers on the CPU, in place of the present ones (see `shared_memory`). extra_checks: also
         check calls beside the samples: on emphasized inputs, in succession, and one by one. Without them a held
-        trial is called and checked once, and timed once.
+        trial is called and checked once, and timed once. late_checks: a held trial begins like that with them too.
         """
         self.block, self.reference_threads, self.memory = block, reference_threads, memory
         case, phases = trial.case, Phases(self.report)
@@ -118,9 +135,8 @@ class Bench:
                 reference()
             digests = partial(Attempt.digests, with_fingerprint=with_fingerprint)
             tell = digests if with_digest or with_fingerprint else None
-            ready, checked, measurement = self._try(
-                trial, found, limits, phases, reference, trusted, tell, hold=hold, extra_checks=extra_checks
-            )
+            wanted = _Checks(hold, extra_checks, late_checks)
+            ready, checked, measurement = self._try(trial, found, limits, phases, reference, trusted, tell, wanted)
             result = replace(result, check=checked, measurement=measurement)
         except FAULTS as error:
             result = replace(result, **fault_fields(error))
@@ -252,9 +268,7 @@ class Bench:
         reference: Callable[[], Expected],
         trusted: Trusted | None,
         tell: Callable[[Attempt, Any], Mapping[str, str]] | None,
-        *,
-        hold: bool,
-        extra_checks: bool,
+        wanted: _Checks,
     ) -> tuple[HeldKernel, Check, Measurement]:
         kernel, phases.relaxed = found.kernel, found.kernel.relaxed
         backend = kernel.key.backend
@@ -279,29 +293,24 @@ class Bench:
                 self.left_used = [one.snapshot() for one in self.left]
                 audit.threads, audit.others_ns = self.threads, others_ns()
                 ready = HeldKernel(attempt, call, reference, audit, self.threads, returned)
-                # the samples that count come later, and are audited and followed by a check
-                is_brief = hold and not extra_checks
-                if not is_brief:
+                if not wanted.is_brief:
                     phases.begin("call on read-only inputs")
                     with attempt.buffers.read_only():
                         returned = attempt.call(call, 1)
                     attempt.check(returned, reference, "in the second call")
-                if extra_checks:
-                    phases.begin(protocol.EMPHASIS)
-                    check_emphasis(audit, attempt, call)
-                measurement = self._sample(ready, phases, limits, audited=not is_brief)
-                ready.checks_beside = hold and extra_checks
-                if extra_checks:  # later, threads of other held kernels may work
+                measurement = self._sample(ready, phases, limits, audited=not wanted.is_brief)
+                ready.checks_beside = wanted.hold and wanted.beside
+                if wanted.beside:  # later, threads of other held kernels may work
                     phases.begin(protocol.IDLE)
                     check_idle(audit, attempt)
-                if extra_checks and not hold:
+                if wanted.beside and not wanted.hold:
                     ready.check_beside(measurement, phases)
-                if not is_brief:
+                if not wanted.is_brief:
                     ready.check_after(phases)
                 phases.varied = ready.audit.varied > 0
                 if tell is not None and attempt.repeatable:
                     phases.digests = tell(attempt, ready.returned)
-        return ready, first, _with_resources(ready.believed(measurement), used)
+        return ready, first, with_resources(ready.believed(measurement), used)
 
     def _attempt(self, trial: Trial, kernel: Kernel, timer: Timer, trusted: Trusted | None) -> Attempt:
         """An attempt on the buffers that all implementations of the current case share on a device.
@@ -337,14 +346,3 @@ def _recording(module: str) -> AbstractContextManager[Any]:
     """Context that records kernels, launch parameters or plans; empty for a tree whose `ops` cannot record."""
     record = getattr(sys.modules.get(f"opgauge.ops.{module}"), "recording", None)
     return nullcontext({}) if record is None else record()
-
-
-def _with_resources(measurement: Measurement, used: Mapping[str, Any]) -> Measurement:
-    if not used:
-        return measurement
-    footprint = replace(
-        measurement.footprint or Footprint(),
-        registers=max(item.registers for item in used.values()),
-        spill_bytes=sum(item.spill_bytes for item in used.values()),
-    )
-    return replace(measurement, footprint=footprint)

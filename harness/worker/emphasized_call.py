@@ -1,4 +1,4 @@
-"""One call on inputs in which few elements dominate (see `emphasis`), before samples are taken."""
+"""One call on inputs in which few elements dominate (see `emphasis`), of which no kernel knows before its samples."""
 
 from __future__ import annotations
 

@@ -10,6 +10,7 @@ from opgauge.harness.result.result import Measurement
 from opgauge.harness.worker import protocol
 from opgauge.harness.worker.attempt import Attempt, WrongError
 from opgauge.harness.worker.audit import Audit
+from opgauge.harness.worker.emphasized_call import check_emphasis
 from opgauge.harness.worker.left_threads import LeftThreads
 from opgauge.harness.worker.phases import Phases
 from opgauge.harness.worker.single_calls import check_beside
@@ -36,10 +37,12 @@ class HeldKernel:
     checks_beside: bool = False
 
     def check_beside(self, measurement: Measurement, phases: Phases) -> None:
-        """Check calls beside the samples; raises WrongError.
+        """Check calls beside the samples, one on emphasized inputs among them; raises WrongError.
 
         If only times are wrong, held kernels are checked again, as the executor does with others.
         """
+        phases.begin(protocol.EMPHASIS)
+        check_emphasis(self.audit, self.attempt, self.call)
         for left in reversed(range(TRIES if self.checks_beside else 1)):
             try:
                 check_beside(self.audit, self.attempt, self.call, measurement, phases)

@@ -60,6 +60,7 @@ class RunTrial:
     tuning: Mapping[str, int] | None = None
     memory: str | None = None
     extra_checks: bool = True
+    late_checks: bool = False
 
 
 @dataclass(frozen=True, slots=True)

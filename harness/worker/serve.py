@@ -125,6 +125,7 @@ def run_trial(bench: Bench, request: protocol.RunTrial, _: Channel) -> protocol.
             kept=Path(request.kept) if request.kept else None,
             hold=request.hold,
             extra_checks=request.extra_checks,
+            late_checks=request.late_checks,
             reference_threads=request.reference_threads,
             memory=request.memory,
         )

@@ -2,20 +2,27 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import pytest
 
 import opgauge
 from opgauge.harness.case.case import Case
+from opgauge.harness.gate.interleaved import ONE_CALL
 from opgauge.harness.measure import Limits, timer_for
 from opgauge.harness.result.result import Result, Status, Trial
 from opgauge.harness.worker import bench as bench_module
 from opgauge.harness.worker.bench import Bench
+from opgauge.harness.worker.inputs import make_inputs
+from opgauge.harness.worker.trial_kernel import find_trial_kernel
 from opgauge.ops import find_op
 from opgauge.ops._core import registry
 
 QUICK = Limits(budget_s=0.01, min_samples=1, max_samples=1, warmup_s=0.0)
+HUGE = 1e30
+"""Magnitude below that of garbage."""
 
 
 def a_trial(length: int = 7, implementation: str = "baseline", device: str = "cpu") -> Trial:
@@ -34,7 +41,7 @@ def run(*trials: Trial) -> tuple[list[Result], list[str]]:
 def test_the_reference_is_computed_once_a_case() -> None:
     """Trials of one case in a row share inputs and reference; the next case has its own."""
     results, phases = run(a_trial(), a_trial(), a_trial(8), a_trial())
-    assert [result.status for result in results] == [Status.OK] * 4
+    assert [result.status for result in results] == [Status.OK] * 4, [result.reason for result in results]
     assert phases.count("reference") == 3
 
 
@@ -51,6 +58,34 @@ def test_the_first_block_says_where_buffers_lie(monkeypatch: pytest.MonkeyPatch)
     for number in (2, 3):
         assert bench.run(a_trial(), QUICK, block=number).block == number
     assert made == [("cpu", 0, 2)]
+
+
+@pytest.mark.parametrize("hold", [False, True])
+def test_no_kernel_knows_before_its_last_sample_whether_it_is_checked(
+    hold: bool,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It could work in checked processes alone: until then all calls find inputs and outputs in the same state."""
+    monkeypatch.setattr("opgauge.harness.measure.cpu.switches_of_process", lambda: 0)  # no sample is repeated
+    found, seen, samples = find_trial_kernel(a_trial()), dict[bool, list[tuple[bool, bool]]](), dict[bool, int]()
+    for checked in (False, True):
+        calls = seen[checked] = list[tuple[bool, bool]]()
+        values = make_inputs(a_trial().case).values
+
+        def noting(*, x: Any, out: Any, calls: Any = calls, values: Any = values, **given: Any) -> None:
+            calls.append((bool(np.abs(out["y"][-1]) < HUGE), bool((x == values["x"]).all())))
+            found.kernel.function(x=x, out=out, **given)
+
+        noted = found._replace(kernel=replace(found.kernel, function=noting))
+        monkeypatch.setattr(bench_module, "find_trial_kernel", lambda *_, noted=noted, **__: noted)
+        bench = Bench(lambda _: None)
+        assert bench.run(a_trial(), ONE_CALL, hold=hold, extra_checks=checked, late_checks=True).status is Status.OK
+        samples[checked] = len(calls) - (not hold)  # a last call follows where nothing is held
+        if hold:
+            assert bench.sample("baseline", ONE_CALL, is_last=True).status is Status.OK
+    assert seen[False][: samples[False]] == seen[True][: samples[False]]
+    assert len(seen[False]) < len(seen[True])
+    assert not hold or samples[False] == samples[True]
 
 
 def test_a_failing_reference_is_no_kernels_fault(monkeypatch: pytest.MonkeyPatch) -> None:

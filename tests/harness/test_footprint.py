@@ -15,9 +15,8 @@ from opgauge.harness.gate.evidence import metrics_of
 from opgauge.harness.gate.record import BlockOutcome
 from opgauge.harness.measure import Limits
 from opgauge.harness.measure.cpu import CpuTimer
-from opgauge.harness.measure.footprint import graph_names
+from opgauge.harness.measure.footprint import graph_names, with_resources
 from opgauge.harness.result.result import Calibration, Footprint, Measurement, Status, Trial
-from opgauge.harness.worker import bench
 from opgauge.harness.worker.bench import Bench
 from opgauge.ops import find_op
 from opgauge.ops._cuda import source as source_module
@@ -121,9 +120,9 @@ def test_kernels_handed_out_are_recorded(monkeypatch: pytest.MonkeyPatch) -> Non
 def test_resources_are_the_most_registers_and_all_spills() -> None:
     """Of several kernels the registers of the hungriest count, and the spills of all."""
     used = {"a": Resources(32, 0, 0, 8), "b": Resources(64, 0, 0, 4)}
-    found = bench._with_resources(MEASURED, used).footprint
+    found = with_resources(MEASURED, used).footprint
     assert found == Footprint(1, ("k",), 0, 64, 12)
-    assert bench._with_resources(MEASURED, {}) is MEASURED
+    assert with_resources(MEASURED, {}) is MEASURED
 
 
 @pytest.mark.usefixtures("busy_process")
@@ -138,7 +137,7 @@ def test_a_tree_that_records_nothing_is_measured_all_the_same(monkeypatch: pytes
 
 def test_the_gate_sees_what_was_measured() -> None:
     """A footprint becomes the gate's metrics, name by name."""
-    measured = bench._with_resources(MEASURED, {"a": Resources(40, 0, 0, 8)})
+    measured = with_resources(MEASURED, {"a": Resources(40, 0, 0, 8)})
     found = metrics_of([BlockOutcome(Status.OK, measurement=measured)])
     assert (found.launches, found.kernels, found.allocations) == (1, ("k",), 0)
     assert (found.registers, found.spills, found.peak_bytes) == (40, 8, None)

@@ -100,7 +100,10 @@ def test_one_alone_takes_no_turns(monkeypatch: pytest.MonkeyPatch) -> None:
     [
         ("mutate", "changed its input x (in the first call)"),
         ("overrun", "wrote outside y, after the end (in the first call)"),
-        ("wrong_in_a_later_turn", ("(in a timed sample", "(in a call right after", "(after measuring")),
+        (
+            "wrong_in_a_later_turn",
+            ("(in a timed sample", "(on inputs of which", "(in a call right", "(after measuring"),
+        ),
         ("idle_in_a_later_turn", ("(in a timed sample", "(after measuring")),
     ],
 )

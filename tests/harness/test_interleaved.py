@@ -281,7 +281,9 @@ def test_a_kernel_that_works_in_the_first_call_of_a_sample_is_broken(tmp_path: P
     file.write_text(before + IDLE + after[after.index("    def plain(") - 1 :])
     tree.commit("two")
     quick = ("--pairs", "4", "--most-pairs", "4", "--block-s", "0.01")
-    assert "in a call right after another one" in tree.opgauge("gate", "--base", "HEAD~1", "--json", *quick, code=3)
+    assert "returned before they had written the outputs" in tree.opgauge(
+        "gate", "--base", "HEAD~1", "--json", *quick, code=3
+    )
 
 
 def test_a_clock_without_blocks_knows_no_activity() -> None:
