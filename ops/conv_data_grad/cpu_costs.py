@@ -146,7 +146,7 @@ class Way(Enum):
 
     LIBRARY = "by BLAS, and a fold"
     DIRECT = "tap by tap"
-    TURNED = "tap by tap, on copies with channels first"
+    TURNED = "tap by tap, on copies in the other layout"
     GROUPS = "group by group, on copies"
     PLANES = "tiles of channels by pixels of a plane"
 
@@ -158,14 +158,15 @@ def way_of_groups(found: ConvGeometry, wide: np.dtype[Any], *, padded: bool) -> 
 
 
 def _group_times(found: ConvGeometry, wide: np.dtype[Any], *, padded: bool) -> dict[Way, float]:
-    scales, first_ns = _scales_of(found), _first_ns(found, padded=padded)
-    times = {
+    scales, first_ns, last_ns = _scales_of(found), _first_ns(found, padded=padded), _last_ns(found, wide)
+    direct_ns, other_ns = (last_ns, first_ns) if found.channels_last else (first_ns, last_ns)
+    return {
         Way.LIBRARY: _library_ns(found),
-        Way.DIRECT: scales.direct * (_last_ns(found) if found.channels_last else first_ns),
+        Way.DIRECT: scales.direct * direct_ns,
+        Way.TURNED: scales.turned * (other_ns + _turned_ns(found)),
         Way.GROUPS: scales.groups * _groups_ns(found, wide),
         Way.PLANES: scales.planes * planes_ns(found, wide),
     }
-    return times | ({Way.TURNED: scales.turned * (first_ns + _turned_ns(found))} if found.channels_last else {})
 
 
 def others_ns(found: ConvGeometry, wide: np.dtype[Any], *, padded: bool, thin: bool) -> float:
@@ -206,7 +207,7 @@ def _library_ns(found: ConvGeometry) -> float:
 
 
 def _turned_ns(found: ConvGeometry) -> float:
-    """Copies of dy, of an addend and of dx, which may be none, to channels first and back."""
+    """Copies of dy, of an addend and of dx, which may be none, to the other layout and back."""
     elements = 2 * found.channels * prod(found.size) + found.out_channels * prod(found.out_size)
     return 2000 + TURN_NS * found.batch * elements
 
@@ -225,15 +226,22 @@ def _first_ns(found: ConvGeometry, *, padded: bool) -> float:
     return 1600 + slices * (50 + 0.24 * out[1] * out[2] + rows) + 0.6 * elements
 
 
-def _last_ns(found: ConvGeometry) -> float:
-    """Channels last: loops over the groups for each pixel, tap and pair of channels of a group."""
+def _last_ns(found: ConvGeometry, wide: np.dtype[Any]) -> float:
+    """Channels last: vectors of groups, four at a time, summed over all taps of each pixel and channel of a group."""
+    from opgauge.ops._cpu.tile.jit_lanes import LANES_BYTES
+
     size, outs, taps = three(found.size, 1), found.out_channels // found.groups, prod(found.kernel)
     pixels, pairs = found.batch * prod(found.out_size), outs * found.channels // found.groups
     rows = found.batch if found.is_pointwise else found.batch * size[0] * size[1]
-    spread = 0.17 * pixels * taps // found.kernel[-1] * found.out_channels if outs > 1 else 0.0
-    elements = found.batch * prod(size) * found.channels
-    products = pixels * taps * pairs * (5.4 + 0.08 * found.groups)
-    return 1500 + 180 * rows + 0.14 * elements + spread + products + 0.23 * taps * outs * found.channels
+    lanes = LANES_BYTES // wide.itemsize
+    fours, rest = divmod(found.groups, 4 * lanes)
+    each = 1.5 * fours + (0.7 * -(-rest // lanes) if found.groups >= lanes else 1.3 * rest)
+    spread = 0.5 * pixels * found.out_channels if outs > 1 else 0.0
+    per_group, places = found.channels // found.groups, found.batch * prod(size)
+    stored = (0.2 if per_group == 1 else 0.8) * places * found.channels
+    products = (pixels * taps * pairs + places * per_group) * each
+    packed = 0.23 * taps * outs * found.channels
+    return 2500 + (100 + 20 * per_group) * rows + stored + spread + products + packed
 
 
 def _columns_ns(found: ConvGeometry) -> float:

@@ -10,8 +10,8 @@ import numpy as np
 from opgauge.ops._core.kernel import Bound
 from opgauge.ops._cpu.threads import OPERATIONS_PER_NS, count
 from opgauge.ops._cpu.tile import narrowed, scratch, widened
-from opgauge.ops.conv_data_grad.cpu_amx import walk_of
 from opgauge.ops.conv_data_grad.cpu_columns import Tensors
+from opgauge.ops.conv_data_grad.cpu_walk import walk_of
 from opgauge.ops.conv_data_grad.op import ConvGeometry, three
 
 

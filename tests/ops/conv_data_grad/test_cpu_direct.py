@@ -25,6 +25,8 @@ GROUPED = (
     Convolution((2, 9, 7, 6), (9, 1, 3, 2), params={"padding_before": (3, 0), "dilation_rate": (2, 1), "groups": 9}),
     Convolution((1, 8, 4, 5, 6), (16, 1, 2, 3, 3), add=True, params={"padding_before": (1, 0, 2), "groups": 8}),
     Convolution((2, 16, 3, 30), (16, 1, 1, 1), add=True, params={"groups": 16}),
+    Convolution((2, 45, 3, 2), (45, 1, 3, 3), add=True, params={"padding_before": 1, "groups": 45, "strides": 2}),
+    Convolution((1, 70, 4, 3), (105, 2, 2, 2), params={"dilation_rate": 2, "padding_before": 1, "groups": 35}),
 )
 
 
@@ -36,13 +38,13 @@ def test_threads_share_no_scratch(
 ) -> None:
     """Small groups are right on two threads too, in both layouts: tap by tap, with margins or by rows, or by BLAS.
 
-    Channels last, also through copies with channels first.
+    Tap by tap, also through copies in the other layout.
     """
-    way = (Way.TURNED if turned and layout == LAYOUTS[1] else Way.DIRECT) if taps else Way.LIBRARY
+    way = (Way.TURNED if turned else Way.DIRECT) if taps else Way.LIBRARY
     monkeypatch.setattr(cpu, "way_of_groups", lambda *_, **__: way)
     monkeypatch.setattr(cpu_direct, "count", lambda *_: 2)
     monkeypatch.setattr(cpu_direct, "PADDED_BYTES", padded_bytes)
-    for made, dtype in product(GROUPED, ("float32", "bfloat16")):
+    for made, dtype in product(GROUPED, ("float32", "float64", "bfloat16")):
         case = made.case(dtype, layout)
         assert complaint(case, inputs_of(case), "optimized") == ""
 
@@ -298,3 +300,11 @@ def test_taps_are_used_where_they_are_estimated_to_be_faster(
     params = ConvDataGradParams(padding_before=padding, strides=strides, groups=groups)
     way = way_of_groups(geometry(x, filter_shape, params), np.dtype(np.float32), padded=strides == 1)
     assert (way is Way.DIRECT) is by_taps
+
+
+@pytest.mark.parametrize(("pixels", "turns"), [((2,), True), ((5, 8), True), ((4, 300), False)])
+def test_depthwise_of_few_pixels_is_computed_along_channels(pixels: tuple[int, ...], *, turns: bool) -> None:
+    """Channels first, rows of few pixels are no vectors; many channels of another layout are."""
+    params = ConvDataGradParams(padding_before=1, strides=2, groups=256)
+    found = geometry((1, 256, *pixels), (256, 1, *(3,) * len(pixels)), params)
+    assert (way_of_groups(found, np.dtype(np.float32), padded=False) is Way.TURNED) is turns
