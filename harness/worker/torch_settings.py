@@ -21,6 +21,8 @@ PRECISIONS = (
 """Backends and operators whose precision of float32 can be set."""
 COMPILERS = ("torch._dynamo.config", "torch._inductor.config", "torch._functorch.config")
 """Modules with options of torch's compiler, and of what it consists of."""
+DECIDED = ("compile_threads",)
+"""Options that the compiler sets when it is first used."""
 
 
 class TorchSetting(NamedTuple):
@@ -56,8 +58,8 @@ def fresh_torch(new: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def changed_torch(old: Mapping[str, Any], new: Mapping[str, Any]) -> str:
-    """Text with the names of the settings that differ."""
-    names = [name for name in {**old, **new} if old.get(name) != new.get(name)]
+    """Text with the names of the settings that differ; options of the compiler may be torch's own doing."""
+    names = [name for name in SETTINGS if old.get(name) != new.get(name)]
     return f"changed torch's threads, precision or modes ({', '.join(names[:3])})" if names else ""
 
 
@@ -82,7 +84,11 @@ def _options() -> dict[str, Any]:
         module = sys.modules.get(name)
         with suppress(AttributeError, KeyError):
             changed: Mapping[str, Any] = getattr(module, "_get_dict")(skip_default=True)  # noqa: B009  private
-            found |= {f"{name}: {key}": value for key, value in changed.items() if value != _default(module, key)}
+            found |= {
+                f"{name}: {key}": value
+                for key, value in changed.items()
+                if key not in DECIDED and value != _default(module, key)
+            }
     return found
 
 

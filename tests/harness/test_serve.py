@@ -58,7 +58,7 @@ def run(executor: LocalExecutor, *implementations: str) -> list[Result]:
         ("generous", Status.WRONG, "returned 2 outputs instead of 1"),
         ("once", Status.WRONG, "in the second call"),
         ("wrong_second", Status.WRONG, "in the second call"),
-        ("wrong_later", Status.WRONG, "in a timed sample"),
+        ("wrong_later", Status.WRONG, "times the allowed error"),
         ("missing", Status.UNSUPPORTED, "no kernel p_norm/missing/cpu/float32"),
     ],
 )
