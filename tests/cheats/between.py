@@ -16,7 +16,7 @@ from tests.cheats.catalogue import Run, cheat, compute, write
 from tests.cheats.unwatched import signs
 
 Arrays = dict[str, Any]
-SHORT_GAP_NS, GAP_NS = 50, 3_000
+SHORT_GAP_NS, GAP_NS = 150, 3_000
 """Times between calls: more than in a sample, and more than in any succession of them."""
 NO_ARGUMENTS = 4
 """CPython's flag METH_NOARGS."""
