@@ -10,7 +10,7 @@ from numba import get_thread_id, njit, prange
 from opgauge.ops._cpu.jit import INNER, narrow, widen
 from opgauge.ops._cpu.threads import parallel
 from opgauge.ops._cpu.tile.jit import DEPTH, GROUP, ROWS, multiply_tile_onto, tile_columns
-from opgauge.ops._cpu.tile.jit_lanes import lanes_of, turn
+from opgauge.ops._cpu.tile.jit_lanes import lanes_of, turn, turn_block
 
 uintp = np.uintp
 """Index type: known not to be negative, so loops vectorize."""
@@ -37,17 +37,12 @@ def _lay_rows(
     dy: Any, start: int, pitch: int, channels: int, rows: int, width: int, image: Any, place: int, step: int
 ) -> None:
     lanes = lanes_of(image)
-    turned, moved = channels - channels % lanes, width - width % lanes
-    for channel in range(0, turned, lanes):
+    for channel in range(
+        0, channels, lanes
+    ):  # few at a time, as a power of two between them puts them in one cache set
+        given, laid, count = start + channel * pitch, place + channel, min(lanes, channels - channel)
         for row in range(rows):
-            given, laid = start + channel * pitch + row * width, place + row * step + channel
-            for w in range(0, moved, lanes):
-                turn(dy, given + w, pitch, image, laid + w * channels, channels)
-    for row in range(rows):
-        given, laid = start + row * width, place + row * step
-        for channel in range(channels):
-            for w in range(moved if channel < turned else 0, width):
-                image[uintp(laid + w * channels + channel)] = widen(dy[uintp(given + channel * pitch + w)])
+            turn_block(dy, given + row * width, pitch, count, width, image, laid + row * step, channels)
 
 
 @parallel(error_model="numpy")
@@ -184,20 +179,6 @@ def _multiply_rows(
 
 
 @njit(**INNER)
-def _turn_row(tile: Any, start: int, pitch: int, count: int, used: int, out: Any, place: int, length: int) -> None:
-    """Transpose `count` pixels of `used` channels, the tile's columns from `start`, to flat (channels, length)."""
-    lanes = lanes_of(tile)
-    whole = used - used % lanes if count >= lanes else 0
-    for channel in range(0, whole, lanes):
-        for index in range(0, count, lanes):
-            at = min(index, count - lanes)  # the last pixels again if they do not fill a square
-            turn(tile, start + at * pitch + channel, pitch, out, place + channel * length + at, length)
-    for channel in range(whole, used):
-        for index in range(count):
-            out[uintp(place + channel * length + index)] = tile[uintp(start + index * pitch + channel)]
-
-
-@njit(**INNER)
 def _finish_rows(
     addend: Any,
     dx: Any,
@@ -232,7 +213,7 @@ def _finish_rows(
             if turns:
                 length = dx.shape[2]
                 target = (n * dx.shape[1] + column) * length + pixel + left
-                _turn_row(tile, place + index * pitch, pitch, right - left, used, flat, target, length)
+                turn_block(tile, place + index * pitch, pitch, right - left, used, flat, target, length)
                 continue
             given, step = (place + index * pitch, pitch) if last else (turned + index, block)
             _finish_row(addend, dx, n, pixel + left, pixel + right, column, used, last, tile, given, step)
