@@ -159,7 +159,7 @@ def test_ctrl_c_ends_a_spread_run_with_its_results_and_without_tracebacks(tmp_pa
                 os.killpg(process.pid, signal.SIGKILL)
     assert process.returncode == 128 + signal.SIGINT, output
     assert "Traceback" not in output
-    assert f"in {database}" in output
+    assert f"in {tmp_path}/runs.db" in output
     with Store.open(database) as store:
         assert [run.status for run in store.runs(2)] == ["interrupted"]
 
