@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from opgauge.harness.worker.state import observe, restore
+from opgauge.harness.worker.torch_settings import SETTINGS
 
 torch: Any = pytest.importorskip("torch")
 LEFT: list[Any] = []
@@ -50,9 +51,11 @@ def test_a_changed_setting_is_told_and_put_back(name: str) -> None:
     """Later peers would be slower, or wrong; the process is replaced besides."""
     before = observe()
     CHANGES[name]()
+    old, new = before.torch_state or {}, observe().torch_state or {}
+    differing = [one for one in SETTINGS if new[one] != old[one]]
     found = restore(before)
-    # where others follow a precision, they are named too, three at most
-    assert ("precision" if name == "precision of generic all" else name) in found.text
+    assert name in differing  # other precisions may follow one
+    assert all(one in found.text for one in differing[:3])
     assert found.is_lasting
     assert observe().torch_state == before.torch_state
     torch.get_float32_matmul_precision()  # raises an exception where settings contradict each other
@@ -62,6 +65,7 @@ def test_a_changed_setting_is_told_and_put_back(name: str) -> None:
 def test_settings_of_a_kernel_that_imports_torch_are_told(name: str) -> None:
     """No state of torch is known before the trial."""
     before = replace(observe(), torch_state=None)
+    restore(before)  # precisions that other tests have set
     assert not restore(before).text
     CHANGES[name]()
     assert name in restore(before).text
