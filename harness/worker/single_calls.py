@@ -40,6 +40,10 @@ JUDGED = 2
 """Calls on fresh values of each round whose outputs are judged, besides those that are fast."""
 LOOPS = 8
 """Samples, and loops of as many calls, that confirm a difference where no other process takes a CPU."""
+LEAST_LOOPS, SLOWER_HOST = 4, 2.5
+"""Loops, each beside a new sample, from which on new samples count; largest ratio by which a host became slower since
+the others: another virtual machine on the same core, or a lower clock, slows calls down without a switch.
+"""
 LONG_NS = 50_000_000
 """CPU time of a call above which only samples are compared, unless they differ."""
 LEAST_SAMPLES, LEAST_PAIRS, PAIRS = 3, 2, 30
@@ -93,13 +97,16 @@ def check_loops(audit: Audit, attempt: Attempt, call: Bound, repeated: Measureme
     """Compare samples with as many calls elsewhere; raises WrongError if those take longer: it detects samples.
 
     More time passes between those calls than between calls on changed inputs (see `succession`): a kernel that skips
-    work only where less passes would skip none of them.
+    work only where less passes would skip none of them. Loops that take longer than the samples were may be those of a
+    host that has become slower, and are compared with new samples.
     """
     if attempt.kernel.key.backend != "cpu":
         return
     calls = repeated.calls_per_sample
     limits = Limits(budget_s=0.0, min_samples=1, max_samples=1, warmup_s=0.0, calls=calls)
-    samples, loops = [CallTime(int(min(repeated.cpu_ns)), int(repeated.median_ns))], list[CallTime]()
+    cpu_ns, wall_ns = min(repeated.cpu_ns), repeated.median_ns
+    earlier, loops = [CallTime(int(cpu_ns), int(wall_ns))], list[CallTime]()
+    samples = [CallTime(int(SLOWER_HOST * cpu_ns), int(SLOWER_HOST * wall_ns))]
     spare = memoryview(bytearray(1))
     for _ in range(PAIRS):
         begun = Clocks.now(with_waits=True)
@@ -111,13 +118,15 @@ def check_loops(audit: Audit, attempt: Attempt, call: Bound, repeated: Measureme
             out[out_at] ^= bits
             call()
         loops.append(begun.passed().of_each(calls))
-        if not is_dearer(loops, samples):
+        if not is_dearer(loops, earlier):
+            return
+        found = attempt.measure(call, limits, audit).measurement
+        samples.append(CallTime(int(found.cpu_ns[0]), int(found.median_ns), found.contended > 0))
+        if len(loops) >= LEAST_LOOPS and not is_dearer(loops, samples):
             return
         if sum(not one.disturbed for one in loops) >= LOOPS:
             break
-        found = attempt.measure(call, limits, audit).measurement
-        samples.append(CallTime(int(found.cpu_ns[0]), int(found.median_ns), found.contended > 0))
-    sampled, looped = (time_text(min(one.wall_ns for one in times)) for times in (samples, loops))
+    sampled, looped = (time_text(min(one.wall_ns for one in times)) for times in ([*earlier, *samples], loops))
     reason = f"a call takes {sampled} in a sample and {looped} in another loop: it does not repeat its work"
     raise WrongError(reason)
 
