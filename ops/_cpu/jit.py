@@ -247,6 +247,22 @@ def fused_multiply_add(typingctx: Any, first: Any, second: Any, addend: Any) -> 
     return first(first, second, addend), generate
 
 
+@intrinsic
+def borrowed(typingctx: Any, array: Any) -> Any:
+    """The same array without its reference count, which is atomic: for functions called once per few elements.
+
+    The caller of the kernel owns the array.
+    """
+    del typingctx
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        view = context.make_array(signature.args[0])(context, builder, arguments[0])
+        view.meminfo = context.get_constant_null(types.MemInfoPointer(types.voidptr))
+        return view._getvalue()  # noqa: SLF001
+
+    return array(array), generate
+
+
 def address(context: Any, builder: Any, kind: Any, array: Any, index: Any, pointed: Any) -> Any:
     """Pointer to element `index` of an array of type `kind`, as a pointer to the LLVM type `pointed`."""
     data = context.make_array(kind)(context, builder, array).data

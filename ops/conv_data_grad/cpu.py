@@ -36,9 +36,10 @@ from opgauge.ops.conv_data_grad.cpu_costs import (
     way_of_groups,
     woven_ns,
 )
-from opgauge.ops.conv_data_grad.cpu_direct import SHORT_SCALED, directly, in_margins, scaled, threads_for, turned
+from opgauge.ops.conv_data_grad.cpu_direct import SHORT_SCALED, directly, scaled, turned
 from opgauge.ops.conv_data_grad.cpu_groups import in_groups
 from opgauge.ops.conv_data_grad.cpu_planes import by_planes
+from opgauge.ops.conv_data_grad.cpu_rows import threads_for
 from opgauge.ops.conv_data_grad.op import ConvDataGradParams, ConvGeometry, geometry, three
 
 HALF_BYTES = 2
@@ -168,7 +169,7 @@ def _with_amx(found: ConvGeometry, tensors: Tensors) -> Bound | None:
     if tensors.weight.dtype.name != "bfloat16" or not is_available():
         return None
     wide = tensors.wide
-    most_ns = others_ns(found, wide, padded=in_margins(found, wide) > 0, thin=_is_thin(found))
+    most_ns = others_ns(found, wide, thin=_is_thin(found))
     if {*found.strides} == {1}:
         return by_amx(found, tensors) if amx_ns(found) <= most_ns else None
     classes = classes_of(found)
@@ -180,7 +181,7 @@ def _with_amx(found: ConvGeometry, tensors: Tensors) -> Bound | None:
 def _way(found: ConvGeometry, wide: Any) -> Way:
     """The way of a convolution with groups, or of a thin one without; by BLAS stands for all that are left."""
     if found.groups > 1:
-        return way_of_groups(found, wide, padded=in_margins(found, wide) > 0)
+        return way_of_groups(found, wide)
     if _is_thin(found):
         return Way.DIRECT
     return Way.PLANES if prefers_planes(found, wide) else Way.LIBRARY

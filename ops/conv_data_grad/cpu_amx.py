@@ -10,7 +10,7 @@ import numpy as np
 from opgauge.ops._core.kernel import Bound
 from opgauge.ops._cpu.tile import scratch
 from opgauge.ops.conv_data_grad.cpu_columns import Tensors
-from opgauge.ops.conv_data_grad.cpu_direct import threads_for
+from opgauge.ops.conv_data_grad.cpu_rows import threads_for
 from opgauge.ops.conv_data_grad.cpu_walk import walk_of
 from opgauge.ops.conv_data_grad.op import ConvGeometry, three
 

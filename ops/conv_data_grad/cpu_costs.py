@@ -97,6 +97,8 @@ MULTIPLY_NS = 0.02
 """Time of a multiply-add in a product of BLAS."""
 SPREAD_NS = 0.2
 """Time per element of dx in which the products of a 1x1 filter with strides are spread."""
+MOST_WOVEN = 2
+"""Columns' stride up to which classes are interleaved in vectors."""
 TURN_NS = 0.35
 """Time per element whose channels are copied to the front or back."""
 COPIES_NS = 4000
@@ -118,8 +120,8 @@ class _Scales(NamedTuple):
 
 
 SCALES = {
-    (False, False): _Scales(0.5, 0.5, 0.55, 0.55, 0.6),
-    (False, True): _Scales(0.6, 0.6, 1.0, 1.0, 0.6),
+    (False, False): _Scales(0.8, 0.6, 0.55, 0.55, 0.6),
+    (False, True): _Scales(1.0, 0.8, 1.0, 1.0, 0.6),
     (True, False): _Scales(0.38, 0.45, 0.45, 0.4, 0.4),
     (True, True): _Scales(0.65, 0.55, 1.0, 1.0, 0.8),
 }
@@ -151,14 +153,14 @@ class Way(Enum):
     PLANES = "tiles of channels by pixels of a plane"
 
 
-def way_of_groups(found: ConvGeometry, wide: np.dtype[Any], *, padded: bool) -> Way:
-    """The way of a convolution with groups whose estimated time is least; padded: as in `others_ns`."""
-    times = _group_times(found, wide, padded=padded)
+def way_of_groups(found: ConvGeometry, wide: np.dtype[Any]) -> Way:
+    """The way of a convolution with groups whose estimated time is least."""
+    times = _group_times(found, wide)
     return min(times, key=times.__getitem__)
 
 
-def _group_times(found: ConvGeometry, wide: np.dtype[Any], *, padded: bool) -> dict[Way, float]:
-    scales, first_ns, last_ns = _scales_of(found), _first_ns(found, padded=padded), _last_ns(found, wide)
+def _group_times(found: ConvGeometry, wide: np.dtype[Any]) -> dict[Way, float]:
+    scales, first_ns, last_ns = _scales_of(found), _first_ns(found, wide), _last_ns(found, wide)
     direct_ns, other_ns = (last_ns, first_ns) if found.channels_last else (first_ns, last_ns)
     return {
         Way.LIBRARY: _library_ns(found),
@@ -169,15 +171,15 @@ def _group_times(found: ConvGeometry, wide: np.dtype[Any], *, padded: bool) -> d
     }
 
 
-def others_ns(found: ConvGeometry, wide: np.dtype[Any], *, padded: bool, thin: bool) -> float:
+def others_ns(found: ConvGeometry, wide: np.dtype[Any], *, thin: bool) -> float:
     """Least time of all ways but AMX, in the unit of AMX's estimate.
 
-    padded: whether each tap is one loop over a slice with margins; thin: whether one group is small enough for that.
+    thin: whether one group is small enough for loops tap by tap.
     """
     if found.groups > 1:
-        return min(_group_times(found, wide, padded=padded).values()) / _scales_of(found).amx
+        return min(_group_times(found, wide).values()) / _scales_of(found).amx
     if thin:
-        return _first_ns(found, padded=padded)
+        return _first_ns(found, wide)
     if {*found.strides} != {1}:
         return _library_ns(found)
     return min(_library_ns(found), _class_ns(found, wide), planes_ns(found, wide))
@@ -212,18 +214,26 @@ def _turned_ns(found: ConvGeometry) -> float:
     return 2000 + TURN_NS * found.batch * elements
 
 
-def _first_ns(found: ConvGeometry, *, padded: bool) -> float:
-    """Channels first: loops over the slices of dy for each slice of dx, or over their rows."""
-    size, out, (depth, *plane) = three(found.size, 1), three(found.out_size, 1), three(found.kernel, 1)
-    outs, taps, elements = found.out_channels // found.groups, prod(plane), found.batch * found.channels * prod(size)
+def _first_ns(found: ConvGeometry, wide: np.dtype[Any]) -> float:
+    """Channels first: vectors of the pixels of each residue class, summed over all taps, then interleaved."""
+    from opgauge.ops._cpu.tile.jit_lanes import LANES_BYTES
+
+    size, out, kernel = three(found.size, 1), three(found.out_size, 1), three(found.kernel, 1)
+    (_, down, right), lanes = three(found.strides, 1), LANES_BYTES // wide.itemsize
     if found.is_pointwise:
-        return 1600 + found.batch * found.channels * outs * 35 + elements * (0.035 * outs + 0.2)
-    slices = found.batch * found.channels * outs * depth * min(out[0], size[0])
-    if padded:
-        span = out[1] * (size[2] + plane[1])
-        return 1600 + slices * (36 + 1.8 * out[1] + taps * (4.2 + 0.035 * span)) + 0.3 * elements
-    rows = taps * out[1] * (4.7 + 0.11 * out[2])
-    return 1600 + slices * (50 + 0.24 * out[1] * out[2] + rows) + 0.6 * elements
+        size = out = (1, 1, prod(size))
+    slices = found.batch * found.out_channels * kernel[0] * min(out[0], size[0])
+    planes, taps = found.batch * found.channels * size[0], slices * found.channels // found.groups * prod(kernel[1:])
+    line = -(-size[1] // down) * (-(-size[2] // right) + (kernel[2] - 1) // right)
+    is_vector = right <= MOST_WOVEN and size[2] // right >= lanes
+    row = 4.1 + 0.05 * size[2] + (0 if is_vector else 0.26 * size[2])
+    return (
+        1130
+        + 16 * found.batch * found.groups * size[0]
+        + slices * out[1] * (0.4 + 0.64 * out[2] / lanes)
+        + taps * (1.5 + 0.174 * -(-line // lanes))
+        + planes * (8.6 * min(down, size[1]) * min(right, size[2]) + size[1] * row)
+    )
 
 
 def _last_ns(found: ConvGeometry, wide: np.dtype[Any]) -> float:

@@ -1,6 +1,7 @@
-"""Numba kernels for convolutions with small groups, channels first: multiply-adds tap by tap, no matrix product.
+"""Numba kernels for convolutions with small groups, channels first: vectors of pixels summed over taps in registers.
 
-Sums are accumulated in a scratch array of each thread, in the accumulator dtype, and rounded once.
+Rows of dy are laid out with zeros between them, so that each tap is one distance for all pixels of a residue class:
+those whose row and column have the same remainders by the strides. The sums of the classes are then interleaved.
 16-bit floats arrive in the format of `opgauge.ops._cpu.jit.storage`.
 """
 
@@ -11,199 +12,293 @@ from typing import Any, NamedTuple
 import numpy as np
 from numba import get_thread_id, njit, prange
 
-from opgauge.ops._cpu.jit import INNER, narrow, widen
+from opgauge.ops._cpu.jit import INNER, borrowed, narrow, widen
 from opgauge.ops._cpu.threads import parallel
+from opgauge.ops._cpu.tile.jit_lanes import lanes_of, load, load_widened, multiply_add, spread, store, store_pairs
 
 uintp = np.uintp
 """Index type: known not to be negative, so loops vectorize."""
-Three = tuple[int, int, int]
+VECTORS = 4
+"""Vectors of pixels that are summed at once."""
+INLINE = {"forceinline": True, **INNER}
+"""Options of functions called once per few elements: a call with arrays takes tens of nanoseconds."""
+SLACK = 64
+"""Elements after the last one of a buffer, for vectors that begin before its end."""
 
 
 class DirectShape(NamedTuple):
-    """Shape of a convolution: sizes of dx, of dy and of the filter, by depth, height and width."""
+    """Shape of a convolution.
+
+    Sizes of dx and of dy (`out_`) by depth, height and width; strides of rows and columns. lowest: row of dy that the
+    first pixels read at the least; reach: rows of dy from the least to the last one of a pixel. pitch: elements of a
+    row of dy as laid out, after `margin` zeros. A band is that many rows of each class. The last three numbers are
+    where sums, factors and converted sums begin in a thread's buffer, after dy as laid out.
+    """
 
     batch: int
     groups: int
     per_group: int
-    group_outs: int
-    size: Three
-    out: Three
-    kernel: Three
-    strides: Three
-    padding: Three
-    dilation: Three
+    outs: int
+    depth: int
+    height: int
+    width: int
+    out_depth: int
+    out_height: int
+    out_width: int
+    taps: int
+    row_stride: int
+    column_stride: int
+    lowest: int
+    reach: int
+    pitch: int
+    margin: int
+    band: int
+    bands: int
+    sums_at: int
+    factors_at: int
+    out_at: int
 
 
-def numbers_of(shape: DirectShape) -> tuple[int, ...]:
-    """A shape as one flat tuple: Numba cannot pass nested tuples into a parallel loop."""
-    axes = (shape.size, shape.out, shape.kernel, shape.strides, shape.padding, shape.dilation)
-    return (shape.batch, shape.groups, shape.per_group, shape.group_outs, *(number for axis in axes for number in axis))
-
-
-@njit(**INNER)
-def _shape(numbers: Any) -> DirectShape:
-    """The inverse of `numbers_of`."""
-    return DirectShape(
-        numbers[0],
-        numbers[1],
-        numbers[2],
-        numbers[3],
-        (numbers[4], numbers[5], numbers[6]),
-        (numbers[7], numbers[8], numbers[9]),
-        (numbers[10], numbers[11], numbers[12]),
-        (numbers[13], numbers[14], numbers[15]),
-        (numbers[16], numbers[17], numbers[18]),
-        (numbers[19], numbers[20], numbers[21]),
-    )
-
-
-@njit(**INNER)
-def _source(at: int, shape: Any, axis: int, tap: int) -> int:
-    """Index along an axis of dy that `tap` connects to index `at` of dx; -1 if there is none."""
-    moved = at + shape.padding[axis] - tap * shape.dilation[axis]
-    index = moved // shape.strides[axis]
-    return index if moved >= 0 and moved % shape.strides[axis] == 0 and index < shape.out[axis] else -1
-
-
-@njit(**INNER)
-def _columns(shape: Any, tap: int) -> Any:
-    """First column of dy that a horizontal tap reads, the number of columns, and the first column of dx."""
-    stride, left = shape.strides[2], shape.padding[2] - tap * shape.dilation[2]
-    first = max(-(-left // stride), 0)
-    return first, min((shape.size[2] - 1 + left) // stride + 1, shape.out[2]) - first, first * stride - left
-
-
-@njit(**INNER)
-def _add_row(total: Any, at: int, stride: int, given: Any, first: int, count: int, weight: Any) -> None:
-    """Add weight * given[first : first + count] to total[at::stride]."""
-    if stride == 1:
-        for index in range(uintp(count)):
-            total[uintp(at) + index] += weight * given[uintp(first) + index]
-    else:
+@njit(**INLINE)
+def _copy_row(source: Any, first: int, count: int, target: Any, to: int) -> None:
+    """Copy a row in vectors, the last of which may overlap another; 16-bit floats are widened."""
+    lanes = lanes_of(target)
+    if count < lanes:
         for index in range(count):
-            total[uintp(at + index * stride)] += weight * given[uintp(first + index)]
+            target[uintp(to + index)] = widen(source[uintp(first + index)])
+    for index in range(0, count if count >= lanes else 0, lanes):
+        at = min(index, count - lanes)
+        store(target, uintp(to + at), load_widened(source, uintp(first + at), target))
 
 
-@njit(**INNER)
-def _add_slice(shape: Any, given: int, weight: Any, tap: int, total: Any, to: int) -> None:
-    """Add the products of the taps from `tap` on with a depth slice of dy, at `given` in `total`, to dx at `to`."""
-    _, height, width = shape.size
-    for j in range(shape.kernel[1]):
-        for h in range(shape.out[1]):
-            row = h * shape.strides[1] - shape.padding[1] + j * shape.dilation[1]
-            if row < 0 or row >= height:
-                continue
-            for k in range(shape.kernel[2]):
-                first, count, column = _columns(shape, k)
-                if count > 0:
-                    factor = widen(weight[tap + j * shape.kernel[2] + k])
-                    at = given + h * shape.out[2] + first
-                    _add_row(total, to + row * width + column, shape.strides[2], total, at, count, factor)
-
-
-@njit(**INNER)
-def _begin_row(addend: Any, first: int, count: int, total: Any, to: int) -> None:
-    if addend.size:
-        for index in range(uintp(count)):
-            total[uintp(to) + index] = widen(addend[uintp(first) + index])
-    else:
-        for index in range(uintp(count)):
-            total[uintp(to) + index] = 0
-
-
-@njit(**INNER)
-def _add_padded(shape: Any, dy: Any, start: int, weight: Any, tap: int, total: Any, to: int, given: int) -> None:
-    """Add the products of a depth slice of dy, from `start` on, with its taps, each of them in one loop."""
-    pitch = shape.size[2] + 2 * shape.padding[2]
-    outs, width = shape.out[1], shape.out[2]
-    for h in range(outs):
-        row, first = uintp(given + h * pitch), uintp(start + h * width)
-        for index in range(uintp(width)):
-            total[row + index] = widen(dy[first + index])
-        for index in range(uintp(width), uintp(pitch)):
-            total[row + index] = 0
-    span = (outs - 1) * pitch + width
-    for j in range(shape.kernel[1]):
-        for k in range(shape.kernel[2]):
-            factor = widen(weight[tap + j * shape.kernel[2] + k])
-            at = to + j * shape.dilation[1] * pitch + k * shape.dilation[2]
-            _add_row(total, at, 1, total, given, span, factor)
-
-
-@njit(**INNER)
-def _crop(shape: Any, total: Any, to: int, addend: Any, dx: Any, start: int) -> None:
-    """Store a slice of dx, whose first pixel is at the padding."""
-    _, height, width = shape.size
-    pitch = width + 2 * shape.padding[2]
-    for h in range(height):
-        row, first = uintp(to + (h + shape.padding[1]) * pitch + shape.padding[2]), uintp(start + h * width)
-        if addend.size:
-            for index in range(uintp(width)):
-                dx[first + index] = narrow(total[row + index] + widen(addend[first + index]), dx[first + index])
+@njit(**INLINE)
+def _lay_out(shape: DirectShape, dy: Any, start: int, first: int, count: int, given: Any, to: int) -> None:
+    """Lay out `count` rows of a slice of dy from row `first` on; rows outside are zero, as are margins already."""
+    width = shape.out_width
+    for row in range(count):
+        source, place = first + row, to + row * shape.pitch + shape.margin
+        if 0 <= source < shape.out_height:
+            _copy_row(dy, start + source * width, width, given, place)
         else:
             for index in range(uintp(width)):
-                dx[first + index] = narrow(total[row + index], dx[first + index])
+                given[uintp(place) + index] = 0
 
 
-@njit(**INNER)
-def _add_rows(shape: Any, dy: Any, start: int, weight: Any, tap: int, total: Any, to: int, given: int) -> None:
-    """Add the products of a depth slice of dy, from `start` on, with its taps, row by row."""
-    for index in range(uintp(shape.out[1] * shape.out[2])):
-        total[uintp(given) + index] = widen(dy[uintp(start) + index])
-    _add_slice(shape, given, weight, tap, total, to)
+@njit(**INLINE)
+def _sum_line(buffer: Any, places: Any, listed: Any, factors: int, span: int, to: int) -> None:
+    """Write the sums over the listed taps (first and end) of `span` pixels, and of up to a vector more.
 
-
-@njit(**INNER)
-def _first_slice(
-    numbers: Any, dy: Any, weight: Any, addend: Any, dx: Any, plane: int, total: Any, to: int, padded: Any
-) -> None:
-    """One depth slice of a channel of dx. padded: by loops over whole slices, as short rows would take a call each.
-
-    The slice then has all pixels that taps of a stride of 1 reach: the padding on both sides, as dy follows from it.
+    places: of the taps in the buffer, whose factors begin at `factors`.
     """
-    shape = _shape(numbers)
-    depth, height, width = shape.size
-    count, outs = height * width, shape.out[1] * shape.out[2]
-    taps = shape.kernel[1] * shape.kernel[2]
-    channels = shape.groups * shape.per_group
-    image, channel, d = plane // (channels * depth), plane // depth % channels, plane % depth
-    group, inner = channel // shape.per_group, channel % shape.per_group
-    given = to + count
-    if padded:
-        given = to + (height + 2 * shape.padding[1]) * (width + 2 * shape.padding[2])
-        for index in range(uintp(to), uintp(given)):
-            total[index] = 0
+    lanes, first, end = lanes_of(buffer), listed[0], listed[1]
+    wide, step, pixel = VECTORS * lanes, uintp(lanes), 0
+    while pixel + wide < span + lanes:
+        v0 = v1 = v2 = v3 = spread(buffer.dtype.type(0))
+        for tap in range(first, end):
+            at, factor = uintp(places[uintp(tap)] + pixel), spread(buffer[uintp(factors + tap - first)])
+            v0 = multiply_add(load(buffer, at), factor, v0)
+            v1 = multiply_add(load(buffer, at + step), factor, v1)
+            v2 = multiply_add(load(buffer, at + step + step), factor, v2)
+            v3 = multiply_add(load(buffer, at + step + step + step), factor, v3)
+        at = uintp(to + pixel)
+        store(buffer, at, v0)
+        store(buffer, at + step, v1)
+        store(buffer, at + step + step, v2)
+        store(buffer, at + step + step + step, v3)
+        pixel += wide
+    while pixel < span:
+        v0 = spread(buffer.dtype.type(0))
+        for tap in range(first, end):
+            at, factor = uintp(places[uintp(tap)] + pixel), spread(buffer[uintp(factors + tap - first)])
+            v0 = multiply_add(load(buffer, at), factor, v0)
+        store(buffer, uintp(to + pixel), v0)
+        pixel += lanes
+
+
+@njit(**INLINE)
+def _weave_row(shape: DirectShape, sums: Any, start: int, line: int, out: Any, to: int) -> None:
+    """Interleave a row of each class of columns, `line` apart in sums from `start` on, to a row of dx."""
+    stride, width, lanes = shape.column_stride, shape.width, lanes_of(out)
+    pairs = width // 2
+    if stride == 1:
+        _copy_row(sums, start, width, out, to)
+    elif stride == 2 and pairs >= lanes:
+        for index in range(0, pairs, lanes):
+            at = min(index, pairs - lanes)
+            store_pairs(out, uintp(to + 2 * at), load(sums, uintp(start + at)), load(sums, uintp(start + line + at)))
+        if width % 2:
+            out[uintp(to + width - 1)] = sums[uintp(start + pairs)]
     else:
-        _begin_row(addend, plane * count, count, total, to)
-    for i in range(shape.kernel[0]):
-        source_d = _source(d, shape, 0, i)
-        if source_d < 0:
-            continue
-        for out in range(shape.group_outs):
-            row = group * shape.group_outs + out
-            start = ((image * shape.groups * shape.group_outs + row) * shape.out[0] + source_d) * outs
-            tap = ((row * shape.per_group + inner) * shape.kernel[0] + i) * taps
-            if padded:
-                _add_padded(shape, dy, start, weight, tap, total, to, given)
-            else:
-                _add_rows(shape, dy, start, weight, tap, total, to, given)
-    if padded:
-        _crop(shape, total, to, addend, dx, plane * count)
-        return
-    for index in range(uintp(count)):
-        target = uintp(plane * count) + index
-        dx[target] = narrow(total[uintp(to) + index], dx[target])
+        for residue in range(min(stride, width)):
+            given, first = start + residue * line, to + residue
+            for index in range((width - residue + stride - 1) // stride):
+                out[uintp(first + index * stride)] = sums[uintp(given + index)]
+
+
+@njit(**INLINE)
+def _list_taps(
+    shape: DirectShape,
+    reach: Any,
+    depths: Any,
+    columns: Any,
+    weight: Any,
+    channel: int,
+    size: int,
+    places: Any,
+    start: int,
+    buffer: Any,
+    to: int,
+) -> int:
+    """List the place in dy as laid out, and the factor, of each tap of a class. Returns the end of the list.
+
+    depths, columns: first and end of the taps, of depth and of a plane. size: of a slice of dy as laid out.
+    """
+    count, at = start, to + shape.factors_at
+    group, inner = channel // shape.per_group, channel % shape.per_group
+    for i in range(depths[0], depths[1]):
+        for out in range(shape.outs):
+            laid = to + ((i - depths[0]) * shape.outs + out) * size
+            row = (group * shape.outs + out) * shape.per_group + inner
+            first = row * shape.taps + reach[uintp(2 * i + 1)]
+            for tap in range(columns[0], columns[1]):
+                places[uintp(count)] = laid + reach[uintp(2 * tap)]
+                buffer[uintp(at)] = widen(weight[uintp(first + reach[uintp(2 * tap + 1)])])
+                count += 1
+                at += 1
+    return count
+
+
+@njit(**INLINE)
+def _sum_band(
+    shape: DirectShape,
+    ends: Any,
+    reach: Any,
+    depths: Any,
+    weight: Any,
+    channel: int,
+    first: int,
+    size: int,
+    places: Any,
+    start: int,
+    buffer: Any,
+    to: int,
+    out: Any,
+    begin: int,
+) -> None:
+    """Write the sums of a band of a channel's slice, whose classes have rows from `first` on, to out."""
+    line, sums = shape.band * shape.pitch + lanes_of(buffer), to + shape.sums_at
+    rows, columns = min(shape.row_stride, shape.height), min(shape.column_stride, shape.width)
+    for row in range(rows):
+        count = min(shape.band, (shape.height - row + shape.row_stride - 1) // shape.row_stride - first)
+        for column in range(columns if count > 0 else 0):
+            number = shape.depth + row * columns + column
+            taps = ends[uintp(number)], ends[uintp(number + 1)]
+            end = _list_taps(shape, reach, depths, taps, weight, channel, size, places, start, buffer, to)
+            span = (count - 1) * shape.pitch + (shape.width - column + shape.column_stride - 1) // shape.column_stride
+            _sum_line(buffer, places, (start, end), to + shape.factors_at, span, sums + column * line)
+        for index in range(count):
+            target = begin + (index * shape.row_stride + row) * shape.width
+            _weave_row(shape, buffer, sums + index * shape.pitch, line, out, target)
+
+
+@njit(**INLINE)
+def _finish(sums: Any, given: int, addend: Any, dx: Any, first: int, count: int) -> None:
+    """Store sums plus the addend, which may be empty, to dx."""
+    if addend.size:
+        for index in range(uintp(count)):
+            at = uintp(first) + index
+            dx[at] = narrow(sums[uintp(given) + index] + widen(addend[at]), dx[at])
+    else:
+        for index in range(uintp(count)):
+            dx[uintp(first) + index] = narrow(sums[uintp(given) + index], dx[uintp(first) + index])
+
+
+@njit(**INLINE)
+def _add(out: Any, addend: Any, first: int, count: int) -> None:
+    for index in range(uintp(first), uintp(first + count)):
+        out[index] += widen(addend[index])
+
+
+@njit(**INLINE)
+def _lay_group(
+    shape: DirectShape, reach: Any, depths: Any, dy: Any, group: int, first: int, buffer: Any, to: int
+) -> int:
+    """Lay out what a band of a group of an image reads: slices of all depths and outs. Returns the size of one."""
+    count = shape.band + shape.reach
+    size, plane = count * shape.pitch + shape.margin, shape.out_height * shape.out_width
+    for i in range(depths[0], depths[1]):
+        for out in range(shape.outs):
+            start = (group * shape.outs + out) * shape.out_depth * plane + reach[uintp(2 * i)]
+            place = to + ((i - depths[0]) * shape.outs + out) * size
+            _lay_out(shape, dy, start, first + shape.lowest, count, buffer, place)
+    return size
+
+
+@njit(**INLINE)
+def _convolve(
+    numbers: Any,
+    task: int,
+    ends: Any,
+    reach: Any,
+    dy: Any,
+    weight: Any,
+    addend: Any,
+    dx: Any,
+    direct: Any,
+    places: Any,
+    start: int,
+    buffer: Any,
+    to: int,
+) -> None:
+    """One band of a depth slice of a group of an image of dx."""
+    shape = DirectShape(*numbers)
+    band, depth, group = task % shape.bands, task // shape.bands % shape.depth, task // shape.bands // shape.depth
+    depths, first = (ends[uintp(depth)], ends[uintp(depth + 1)]), band * shape.band
+    size, row = _lay_group(shape, reach, depths, dy, group, first, buffer, to), first * shape.row_stride
+    count = min(shape.band * shape.row_stride, shape.height - row) * shape.width
+    for inner in range(shape.per_group):
+        channel, number = group % shape.groups * shape.per_group + inner, group * shape.per_group + inner
+        begin = ((number * shape.depth + depth) * shape.height + row) * shape.width
+        out, at = (direct, begin) if direct.size else (buffer, to + shape.out_at)
+        _sum_band(shape, ends, reach, depths, weight, channel, first, size, places, start, buffer, to, out, at)
+        if not direct.size:
+            _finish(buffer, at, addend, dx, begin, count)
+        elif addend.size:
+            _add(direct, addend, begin, count)
 
 
 @parallel(error_model="numpy")
 def direct_first(
-    numbers: Any, dy: Any, weight: Any, addend: Any, dx: Any, scratch: Any, padded: Any, threads: int
+    numbers: Any,
+    ends: Any,
+    reach: Any,
+    dy: Any,
+    weight: Any,
+    addend: Any,
+    dx: Any,
+    direct: Any,
+    places: Any,
+    buffer: Any,
+    threads: int,
 ) -> None:
-    """Compute dx, channels first, one depth slice of a channel at a time; arrays are flat, the addend may be empty.
+    """Compute dx, channels first, a band of a depth slice of a group at a time; arrays are flat.
 
-    scratch: for each thread a depth slice of one channel of dx and of dy; padded: each with margins.
+    numbers: a `DirectShape`. addend: may be empty. ends: of the taps of each depth of dx, then of each class of rows
+    and columns. reach: for each tap the distance in dy, as laid out for those of classes, and in the filter. direct:
+    dx, if sums are not converted, else empty. places, buffer: scratch of each thread; the buffer begins with zeros.
     """
-    batch, groups, per_group, _, depth = numbers[:5]
-    for plane in prange(batch * groups * per_group * depth):
-        at = (get_thread_id() if threads > 1 else 0) * (scratch.size // threads)
-        _first_slice(numbers, dy, weight, addend, dx, plane, scratch, at, padded)
+    tables, lengths = borrowed(ends), borrowed(reach)
+    source, factors, added, target, out = (
+        borrowed(dy),
+        borrowed(weight),
+        borrowed(addend),
+        borrowed(dx),
+        borrowed(direct),
+    )
+    listed, held = borrowed(places), borrowed(buffer)
+    for task in prange(numbers[0] * numbers[1] * numbers[4] * numbers[18]):
+        thread = get_thread_id() if threads > 1 else 0
+        start, to = thread * (listed.size // threads), thread * (held.size // threads)
+        _convolve(
+            numbers, np.int64(task), tables, lengths, source, factors, added, target, out, listed, start, held, to
+        )

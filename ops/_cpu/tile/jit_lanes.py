@@ -71,6 +71,20 @@ def load(typingctx: Any, array: Any, index: Any) -> Any:
 
 
 @intrinsic
+def load_widened(typingctx: Any, array: Any, index: Any, like: Any) -> Any:
+    """The lanes of a flat array from `index` on, in the dtype of the array `like`: 16-bit floats are widened."""
+    del typingctx
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        kind, wide = signature.args[0], context.get_value_type(signature.return_type)
+        stored = ir.VectorType(context.get_value_type(kind.dtype), wide.count)
+        place = address(context, builder, kind, arguments[0], arguments[1], stored)
+        return _widened(builder, kind.dtype, unaligned(builder.load(place), kind.dtype), wide)
+
+    return Lanes(like.dtype)(array, index, like), generate
+
+
+@intrinsic
 def store(typingctx: Any, array: Any, index: Any, value: Any) -> Any:
     """Store lanes to a flat array from `index` on."""
     del typingctx
@@ -83,6 +97,22 @@ def store(typingctx: Any, array: Any, index: Any, value: Any) -> Any:
         return context.get_dummy_value()
 
     return types.void(array, index, value), generate
+
+
+@intrinsic
+def store_pairs(typingctx: Any, array: Any, index: Any, first: Any, second: Any) -> Any:
+    """Store two vectors to a flat array from `index` on, lane by lane in turn."""
+    del typingctx
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        array, index, *pair = arguments
+        kind, count = signature.args[0], pair[0].type.count
+        order = [lane // 2 + count * (lane % 2) for lane in range(2 * count)]
+        value = builder.shuffle_vector(*pair, ir.Constant(ir.VectorType(ir.IntType(32), 2 * count), order))
+        unaligned(builder.store(value, address(context, builder, kind, array, index, value.type)), kind.dtype)
+        return context.get_dummy_value()
+
+    return types.void(array, index, first, second), generate
 
 
 @intrinsic
@@ -181,10 +211,16 @@ def _turned(builder: Any, rows: list[Any]) -> list[Any]:
     return rows
 
 
-@njit(error_model="numpy")
-def lanes_of(like: Any) -> int:
-    """Lanes per vector for elements of the array `like`."""
-    return int(LANES_BYTES // like.itemsize)
+@intrinsic
+def lanes_of(typingctx: Any, like: Any) -> Any:
+    """Lanes per vector for elements of the array `like`: a constant, so that loops in such steps have no division."""
+    del typingctx
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        del builder, signature, arguments
+        return context.get_constant(types.intp, LANES_BYTES * 8 // like.dtype.bitwidth)
+
+    return types.intp(like), generate
 
 
 def after(builder: Any, start: Any, count: int, step: Any) -> Any:

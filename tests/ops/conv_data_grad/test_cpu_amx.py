@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from opgauge.ops._cpu.tile import jit_amx
-from opgauge.ops.conv_data_grad import cpu, cpu_direct
+from opgauge.ops.conv_data_grad import cpu, cpu_rows
 from tests.ops.attempts import complaint, inputs_of
 from tests.ops.conv_data_grad.test_conv_data_grad import LAYOUTS, Convolution, convolutions
 
@@ -32,7 +32,7 @@ def always(threads: int = 1) -> Iterator[list[object]]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(cpu, "others_ns", lambda *_, **__: np.inf)
         patch.setattr(cpu, "_with_amx", record)
-        patch.setattr(cpu_direct, "count", lambda *_: threads)
+        patch.setattr(cpu_rows, "count", lambda *_: threads)
         yield bound
 
 

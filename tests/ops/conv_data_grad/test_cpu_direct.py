@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from opgauge.ops import FLOATS, ShapeError, dtype_info, find_kernel
-from opgauge.ops.conv_data_grad import cpu, cpu_columns, cpu_direct
+from opgauge.ops.conv_data_grad import cpu, cpu_columns, cpu_rows
 from opgauge.ops.conv_data_grad.cpu_classes import classes_of
 from opgauge.ops.conv_data_grad.cpu_columns import FEW_PIXELS, images_at_once, is_strided_pixels
 from opgauge.ops.conv_data_grad.cpu_costs import Way, prefers_classes, prefers_tiles, way_of_groups
@@ -31,19 +31,19 @@ GROUPED = (
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
-@pytest.mark.parametrize(("taps", "padded_bytes"), [(True, cpu_direct.PADDED_BYTES), (True, 0), (False, 0)])
+@pytest.mark.parametrize(("taps", "band_bytes"), [(True, cpu_rows.BAND_BYTES), (True, 0), (False, 0)])
 @pytest.mark.parametrize("turned", [False, True])
 def test_threads_share_no_scratch(
-    monkeypatch: pytest.MonkeyPatch, layout: str, padded_bytes: int, *, taps: bool, turned: bool
+    monkeypatch: pytest.MonkeyPatch, layout: str, band_bytes: int, *, taps: bool, turned: bool
 ) -> None:
-    """Small groups are right on two threads too, in both layouts: tap by tap, with margins or by rows, or by BLAS.
+    """Small groups are right on two threads too, in both layouts: tap by tap, in one band or in several, or by BLAS.
 
     Tap by tap, also through copies in the other layout.
     """
     way = (Way.TURNED if turned else Way.DIRECT) if taps else Way.LIBRARY
     monkeypatch.setattr(cpu, "way_of_groups", lambda *_, **__: way)
-    monkeypatch.setattr(cpu_direct, "count", lambda *_: 2)
-    monkeypatch.setattr(cpu_direct, "PADDED_BYTES", padded_bytes)
+    monkeypatch.setattr(cpu_rows, "count", lambda *_: 2)
+    monkeypatch.setattr(cpu_rows, "BAND_BYTES", band_bytes)
     for made, dtype in product(GROUPED, ("float32", "float64", "bfloat16")):
         case = made.case(dtype, layout)
         assert complaint(case, inputs_of(case), "optimized") == ""
@@ -298,7 +298,7 @@ def test_taps_are_used_where_they_are_estimated_to_be_faster(
     padding = tuple((taps - 1) // 2 for taps in filter_shape[2:])
     groups = x[1] // filter_shape[1]
     params = ConvDataGradParams(padding_before=padding, strides=strides, groups=groups)
-    way = way_of_groups(geometry(x, filter_shape, params), np.dtype(np.float32), padded=strides == 1)
+    way = way_of_groups(geometry(x, filter_shape, params), np.dtype(np.float32))
     assert (way is Way.DIRECT) is by_taps
 
 
@@ -307,4 +307,4 @@ def test_depthwise_of_few_pixels_is_computed_along_channels(pixels: tuple[int, .
     """Channels first, rows of few pixels are no vectors; many channels of another layout are."""
     params = ConvDataGradParams(padding_before=1, strides=2, groups=256)
     found = geometry((1, 256, *pixels), (256, 1, *(3,) * len(pixels)), params)
-    assert (way_of_groups(found, np.dtype(np.float32), padded=False) is Way.TURNED) is turns
+    assert (way_of_groups(found, np.dtype(np.float32)) is Way.TURNED) is turns
