@@ -58,7 +58,7 @@ def test_random_groups_along_rows(dtype: str, threads: int, band_bytes: int, mon
 
 
 @pytest.mark.parametrize("strides", [1, 2, 3])
-@pytest.mark.parametrize("width", [1, 7, 8, 15, 16, 17, 33, 64])
+@pytest.mark.parametrize("width", [1, 7, 8, 15, 17, 23, 33, 43, 64])
 def test_rows_around_whole_vectors(width: int, strides: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """The last vector of a row overlaps the one before; shorter rows are no vectors."""
     monkeypatch.setattr(cpu, "way_of_groups", lambda *_: Way.DIRECT)
