@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from random import Random, SystemRandom
 from typing import TYPE_CHECKING, TypeVar
 
@@ -57,6 +57,16 @@ def some(name: str, values: Sequence[T], count: int) -> tuple[T, ...]:
         return tuple(values)
     picked = Random(f"{seed()} {name}").sample(range(len(values)), count)  # noqa: S311  no secret
     return tuple(values[number] for number in sorted(picked))
+
+
+def some_of_each(name: str, values: Iterable[T], group: Callable[[T], Hashable], count: int) -> tuple[T, ...]:
+    """`count` values that this run takes of each group, in their order. name: of what is drawn."""
+    groups: dict[Hashable, list[T]] = defaultdict(list)
+    given = tuple(values)
+    for value in given:
+        groups[group(value)].append(value)
+    taken = {value for key, members in groups.items() for value in some(f"{name} {key}", members, count)}
+    return tuple(value for value in given if value in taken)
 
 
 def rounds(count: int) -> int:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor
 from multiprocessing import get_context
 from pathlib import Path
@@ -12,16 +12,18 @@ import pytest
 
 from opgauge import harness, ops
 from opgauge.ops._cuda.source import ARCHITECTURES, Compiled, CudaSource, all_sources, compile_source
-from tests.draws import some
+from tests.draws import some_of_each
 from tests.translation import Translated, translate
 
 ROOT, HARNESS = Path(ops.__file__).parent, Path(harness.__file__).parent
-MOST_DRAFTS = 240
-"""Kernels of a source that a run drafts for EACH_TYPE: of more, as many are drawn."""
 OPTIMIZED = "sm_90a"
 """Where spills are looked for in every run: optimizing takes nearly all of a compiler's time."""
 EACH_TYPE = "sm_80"
 """Where all types are compiled in every run; for others, what is like there is by `-m thorough`."""
+DRAFTS = {"sm_75": 2, "sm_120": 2}
+"""Kernels that a run drafts of each template on the oldest and the newest architecture; on the others one."""
+OPTIMIZED_OF_EACH = 3
+"""Kernels of each template and type in which a run looks for spills."""
 TWINS = ("double", "<long", "<unsigned", "<int", "<short", "<signed", "<bool")
 """Types that architectures compute with alike."""
 SHORT = ("__half", "__nv_bfloat16")
@@ -101,10 +103,33 @@ def without(expressions: tuple[str, ...], types: tuple[str, ...]) -> tuple[str, 
     return tuple(one for one in expressions if not any(name in one for name in types))
 
 
-def optimized(source: CudaSource) -> tuple[str, ...]:
-    """What is looked at in every run, optimized."""
+def template(expression: str) -> str:
+    """Name of a kernel's template."""
+    return expression.partition("<")[0]
+
+
+def typed(expression: str) -> str:
+    """A kernel's template with its first argument's type: `reduce_rows_block<Norm<float` of those for any order."""
+    return expression.partition(",")[0]
+
+
+def optimizable(source: CudaSource) -> tuple[str, ...]:
+    """Kernels in which runs look for spills."""
     some = () if source.path.name in WHOLE else without(source.expressions, SELDOM)
     return some or source.expressions
+
+
+def optimized(source: CudaSource) -> tuple[str, ...]:
+    """Kernels in which this run looks for spills."""
+    kernels = optimizable(source)
+    return kernels if source.path.name in WHOLE else drawn(source, OPTIMIZED, kernels, typed, OPTIMIZED_OF_EACH)
+
+
+def drawn(
+    source: CudaSource, use: str, kernels: tuple[str, ...], group: Callable[[str], str], count: int
+) -> tuple[str, ...]:
+    """`count` kernels of each group that this run takes."""
+    return some_of_each(f"{source.path.relative_to(ROOT)} {use}", kernels, group, count)
 
 
 def multiplies(source: CudaSource) -> bool:
@@ -112,18 +137,24 @@ def multiplies(source: CudaSource) -> bool:
     return any(header in source.path.read_text(encoding="utf-8") for header in PRODUCTS)
 
 
-def drafted(source: CudaSource, architecture: str, most: int = MOST_DRAFTS) -> tuple[str, ...]:
-    """What is only drafted for an architecture: what may differ there, unless it is optimized."""
+def draftable(source: CudaSource, architecture: str) -> tuple[str, ...]:
+    """Kernels that runs only draft for an architecture: those that may differ there, unless they are optimized."""
     wanted = source.on(architecture)
     if architecture == EACH_TYPE:
-        return some(f"{source.path.parent.name} {source.path.name}", wanted, most)
+        return wanted
     if architecture == OPTIMIZED:
-        seen = {*optimized(source), *without(source.on(EACH_TYPE), SHORT)}
+        seen = {*optimizable(source), *without(source.on(EACH_TYPE), SHORT)}
         return tuple(one for one in wanted if one not in seen)
     wanted = without(wanted, TWINS) or wanted
     if architecture in LATEST and not multiplies(source):
         wanted = without(wanted, SHORT) or wanted
     return wanted
+
+
+def drafted(source: CudaSource, architecture: str) -> tuple[str, ...]:
+    """Kernels that this run drafts: of each template, on EACH_TYPE with each type."""
+    group = typed if architecture == EACH_TYPE else template
+    return drawn(source, architecture, draftable(source, architecture), group, DRAFTS.get(architecture, 1))
 
 
 def is_common(translated: Translated, architecture: str) -> bool:
@@ -157,11 +188,15 @@ def test_source_compiles(source: CudaSource, architecture: str, drafts: ProcessP
 
 @pytest.mark.parametrize("source", all_sources(), ids=named)
 def test_every_expression_is_compiled_somewhere(source: CudaSource) -> None:
-    """Whatever is left to `-m thorough`, or to other draws; and each architecture has something to compile."""
-    compiled = {name: drafted(source, name, len(source.expressions)) for name in ARCHITECTURES}
+    """A run compiles each template with each type, all runs every kernel; each architecture has some to compile."""
+    possible = {name: draftable(source, name) for name in ARCHITECTURES}
+    possible[OPTIMIZED] += optimizable(source)
+    assert {one for found in possible.values() for one in found} == set(source.expressions)
+    compiled = {name: drafted(source, name) for name in ARCHITECTURES}
     compiled[OPTIMIZED] += optimized(source)
-    assert {one for found in compiled.values() for one in found} == set(source.expressions)
-    assert all(compiled.values())
+    assert {typed(one) for found in compiled.values() for one in found} == {typed(one) for one in source.expressions}
+    for name in ARCHITECTURES:
+        assert {template(one) for one in compiled[name]} == {template(one) for one in possible[name]} != set()
 
 
 @pytest.mark.parametrize("source", all_sources(), ids=named)

@@ -91,6 +91,20 @@ def test_some_of_many_are_drawn_in_their_order(monkeypatch: pytest.MonkeyPatch) 
     assert seen == set(range(9))
 
 
+def test_some_of_each_group_are_drawn_in_their_order(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No group is left out by a run, and no value by all of them; `all` takes every one."""
+    seen = set()
+    for number in SEEDS:
+        monkeypatch.setenv("OPGAUGE_TEST_SEED", str(number))
+        found = draws.some_of_each("a", range(20), lambda value: value > 16, 2)
+        assert list(found) == sorted(set(found))
+        assert [value > 16 for value in found] == [False, False, True, True]
+        seen |= set(found)
+    assert seen == set(range(20))
+    monkeypatch.setenv("OPGAUGE_TEST_SEED", draws.ALL)
+    assert draws.some_of_each("a", range(20), lambda value: value > 16, 2) == tuple(range(20))
+
+
 def test_runs_on_postgresql_take_every_file(monkeypatch: pytest.MonkeyPatch) -> None:
     """The store's each time, half of the service's, and over runs all that are not of its processes."""
     seen = set()
