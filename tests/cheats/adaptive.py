@@ -46,7 +46,7 @@ def remembers_rows_by_first_element(inputs: Arrays, out: Arrays) -> Run:
     return run
 
 
-@cheat("memoising slices", "long-rows")
+@cheat("memoising slices", "middle-rows")
 def remembers_rows_by_sample(inputs: Arrays, out: Arrays) -> Run:
     run: Run = by_row(lambda x: map(bytes, np.ascontiguousarray(x[:, ::512])))(inputs, out)
     return run
@@ -73,7 +73,7 @@ def remembers_by_checksum(inputs: Arrays, out: Arrays) -> Run:
     return run
 
 
-@cheat("memoising slices", "long-rows")
+@cheat("memoising slices", "middle-rows")
 def permutes_its_old_result(inputs: Arrays, out: Arrays) -> Run:
     """Finds by one column which rows were exchanged, and exchanges what it returned first."""
     first: Arrays = {}

@@ -148,7 +148,7 @@ def remembers_what_another_computed(inputs: Arrays, out: Arrays) -> Run:
     return sharing(inputs, out)
 
 
-@cheat("memoising slices", "long-rows")
+@cheat("memoising slices", "middle-rows")
 def compares_with_a_copy(inputs: Arrays, out: Arrays) -> Run:
     """Computes rows that differ from a copy of the last inputs."""
     copy = np.full_like(inputs["x"], np.nan)
