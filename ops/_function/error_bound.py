@@ -5,6 +5,9 @@ result about as much as rounding the inputs would: the reference is called on in
 rounding, independently and all alike. The second effect counts in the precision that kernels accumulate in, times the
 square root of the number of terms, as for a sum in sequence.
 
+Outputs that are computed element by element sum nothing, however long their axes are. One more call of the reference
+detects them: it changes half of the indices of each axis, and no other element of the output may change.
+
 A few draws underestimate the effect on some elements by chance. Each element therefore gets at least half the root
 mean square of the effect along its row, the last axis of the output.
 """
@@ -12,6 +15,7 @@ mean square of the effect along its row, the last axis of the output.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from math import inf, prod, sqrt
 from numbers import Real
 from typing import Any
@@ -28,6 +32,12 @@ LARGE, DRAWS_OF_LARGE = 1 << 22, 2
 """Elements of all inputs from which fewer perturbations are drawn: each costs one call of the reference."""
 ROUNDINGS = 2.0
 """Roundings to the case's dtype that a kernel may make between its inputs and its output."""
+ELEMENTWISE_ROUNDINGS = 24.0
+"""Most roundings of an element that is computed alone: torch's `gelu` by a polynomial, on the CPU, needs 20."""
+NOTICED, SHIFT = 1e-12, 0.25
+"""Relative change of an output that counts as one, and relative change of inputs that causes it."""
+LEAST_CHANGED = 0.125
+"""Share of the affected elements that has to change: else the reference does not show what they depend on."""
 Call = Callable[[Mapping[str, Array]], Mapping[str, Array]]
 Tolerance = float | tuple[float, float] | Mapping[str, float | tuple[float, float]]
 
@@ -42,12 +52,21 @@ def perturbation_bound(
         return dict.fromkeys(outputs, 0.0)
     effect = _effect(call, inputs, floating, outputs, info.epsilon)
     ratio = dtype_info(info.accumulate).epsilon / info.epsilon
+    summed = {
+        name: sqrt(_terms(floating.values(), value)) for name, value in outputs.items() if value.dtype.kind in "fc"
+    }
+    if ratio * max(summed.values(), default=0.0) > ELEMENTWISE_ROUNDINGS:
+        alone = _elementwise(call, inputs, floating, outputs)
+        inside = _inner_rounding(call, inputs, outputs, alone)
+        for name in alone:
+            summed[name] = min(summed[name], ELEMENTWISE_ROUNDINGS)
+            effect[name] = np.maximum(effect[name], info.epsilon * inside.get(name, 0.0))
     found: dict[str, Array | float] = {}
     for name, value in outputs.items():
-        if value.dtype.kind not in "fc":
+        if name not in summed:
             found[name] = 0.0
             continue
-        growth = ROUNDINGS + ratio * (1 + sqrt(_terms(floating.values(), value)))
+        growth = ROUNDINGS + ratio * (1 + summed[name])
         with np.errstate(invalid="ignore"):
             rounding = np.nan_to_num(info.epsilon * np.abs(value), posinf=0.0)
         found[name] = growth * (rounding + effect[name])
@@ -114,6 +133,89 @@ def _effect(
                 change[np.isinf(change)] = 0.0
                 np.fmax(largest[name], change, out=largest[name])
     return {name: _smoothed(value) for name, value in largest.items()}
+
+
+def _elementwise(
+    call: Call, inputs: Mapping[str, Array], floating: Mapping[str, Array], outputs: Mapping[str, Array]
+) -> set[str]:
+    """Outputs whose elements depend on the inputs' elements of the same index alone, by one call of the reference.
+
+    The inputs have to broadcast to the output's shape. Sums of integers are not looked for: integer inputs of more
+    than one element rule it out.
+    """
+    if any(value.dtype.kind in "iu" and value.size > 1 for value in inputs.values()):
+        return set()
+    shapes = {value.shape for value in floating.values()}
+    try:
+        shape = np.broadcast_shapes(*shapes)
+    except ValueError:
+        return set()
+    names = [name for name, value in outputs.items() if value.dtype.kind in "fc" and value.shape == shape]
+    if not names:
+        return set()
+    rng = np.random.Generator(np.random.PCG64(1))
+    halves = [_half(rng, length) for length in shape]
+    changed, affected = {**inputs}, np.zeros(shape, np.bool_)
+    for number, (name, value) in enumerate(floating.items(), 1):
+        if value.size > 1:
+            chosen = _chosen(halves, value.shape)
+            affected |= chosen
+            # another factor for each input: a quotient changes too
+            changed[name] = np.multiply(value, 1 - SHIFT / number, where=chosen, out=value.copy())
+    again = _called(call, changed)
+    if again is None:
+        return set()
+    return {name for name in names if _only_there(again[name], outputs[name], affected)}
+
+
+def _only_there(changed: Array, value: Array, affected: Array) -> bool:
+    """Whether enough of the affected elements differ, and by more than the rounding of float64 no other; NaN is NaN."""
+    if changed.shape != value.shape:
+        return False
+    differs = changed != value
+    elsewhere = differs & ~affected
+    before, after = value[elsewhere], changed[elsewhere]
+    with np.errstate(invalid="ignore", over="ignore"):
+        near = (np.abs(after - before) <= NOTICED * np.abs(before)) | (np.isnan(after) & np.isnan(before))
+    return bool(np.all(near) and np.count_nonzero(differs) > LEAST_CHANGED * np.count_nonzero(affected))
+
+
+def _inner_rounding(
+    call: Call, inputs: Mapping[str, Array], outputs: Mapping[str, Array], names: set[str]
+) -> dict[str, Array]:
+    """Error of the reference itself in float32, in its epsilons: values in between may be larger than the output."""
+    narrow = {"f": np.float32, "c": np.complex64}
+    if not names:
+        return {}
+    found = _called(call, {name: one.astype(narrow.get(one.dtype.kind, one.dtype)) for name, one in inputs.items()})
+    if found is None:
+        return {}
+    with np.errstate(invalid="ignore", over="ignore"):
+        errors = {name: np.abs(found[name] - outputs[name]) / dtype_info("float32").epsilon for name in names}
+    return {name: _smoothed(np.nan_to_num(error, posinf=0.0)) for name, error in errors.items()}
+
+
+def _called(call: Call, inputs: Mapping[str, Array]) -> Mapping[str, Array] | None:
+    """Outputs of the reference; None where it refuses these values or dtypes."""
+    with suppress(Exception):  # a user's function may raise any
+        return call(inputs)
+    return None
+
+
+def _half(rng: np.random.Generator, length: int) -> Array:
+    """A random half of an axis as a mask; the whole of an axis of one element."""
+    mask = np.zeros(length, np.bool_)
+    mask[rng.permutation(length)[: (length + 1) // 2]] = True
+    return mask
+
+
+def _chosen(halves: Sequence[Array], shape: tuple[int, ...]) -> Array:
+    """Elements of an input whose indices are in the halves of the axes that it does not broadcast."""
+    mask = np.ones(shape, np.bool_)
+    for axis in range(1, len(shape) + 1):
+        if shape[-axis] > 1:
+            mask &= halves[-axis].reshape(-1, *[1] * (axis - 1))
+    return mask
 
 
 def _factors(rng: np.random.Generator, epsilon: float, shape: tuple[int, ...]) -> Array:
