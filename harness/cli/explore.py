@@ -80,8 +80,9 @@ def explore(
     """Draw random valid cases of every op, check and measure them, and shrink slow or wrong ones.
 
     A case is slow if `optimized`, or the fastest kernel of a project's op, takes longer than the fastest other
-    implementation (peers and baseline) by the threshold. Findings are grouped by likely cause. Exit code 3 if a case
-    is wrong, 5 if none was drawn, 130 when interrupted; results are stored as those of any run.
+    implementation (peers and baseline) by the threshold. Findings are grouped by likely cause; wrong cases of a
+    cause that was reported and shrunk are only counted. Exit code 3 if a case is wrong, 5 if none was drawn, 130 when
+    interrupted; results are stored as those of any run.
 
     Example: opgauge explore --op lerp_grad --time 120 --output found.yaml
     """
@@ -198,17 +199,20 @@ def _report(done: Exploration, groups: Sequence[Group], run_id: str, *, wrong: b
     from opgauge.harness.explore.finding import shares
 
     if as_json:
-        typer.echo(json.dumps(to_plain(groups, done.rows), allow_nan=False, indent=1))
+        typer.echo(json.dumps(to_plain(groups, done.rows, done.further), allow_nan=False, indent=1))
         return
     for item in groups:
         worst = item.worst
         what = worst.reason or (f"{worst.slowdown.ratio:.3g} × {worst.slowdown.rival}" if worst.slowdown else "")
         shapes = ", ".join(f"{name} {list(shape)}" for name, shape in worst.case.shapes.items())
-        typer.echo(f"{len(item.findings):4} {' · '.join(item.cause)}\n     {worst.case.dtype} {shapes}: {what}")
+        count = len(item.findings) + done.further[item.cause]
+        typer.echo(f"{count:4} {' · '.join(item.cause)}\n     {worst.case.dtype} {shapes}: {what}")
     for label, share in ({} if wrong else shares(done.rows)).items():
         typer.echo(f"{100 * share:5.1f} % {label}")
     for name in done.undrawn:
         typer.echo(f"no valid case of {name} was drawn")
-    typer.echo(f"{counted(len(done.rows), 'case')} in run {run_id}; {counted(len(done.findings), 'finding')}")
+    further = done.further.total()
+    more = f", {counted(further, 'further case')} of the same" if further else ""
+    typer.echo(f"{counted(len(done.rows), 'case')} in run {run_id}; {counted(len(done.findings), 'finding')}{more}")
     if done.shrinking:
         typer.echo(f"{counted(done.shrinking, 'further case')} measured to shrink them")

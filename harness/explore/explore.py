@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -11,7 +12,7 @@ from typing import Any
 
 from opgauge.harness.case.case import Case
 from opgauge.harness.explore.draw import CaseLimits, CaseSource, draw_case, fits
-from opgauge.harness.explore.finding import Finding, Slowdown, cause_of, failures, judged, slowdown, smaller
+from opgauge.harness.explore.finding import Finding, cause_of, failures, judged, kind, same_fault, slowdown, smaller
 from opgauge.harness.explore.shrink import shrink
 from opgauge.harness.result.result import Result, Trial
 from opgauge.harness.result.summary import OPTIMIZED, PEERS, Row, rows
@@ -52,13 +53,17 @@ class ExplorationPlan:
 
 @dataclass(slots=True)
 class Exploration:
-    """Rows of the drawn cases, number of cases measured to shrink, findings, ops without a valid draw."""
+    """Rows of the drawn cases, number of cases measured to shrink, findings, ops without a valid draw.
+
+    further: number of cases, by cause, that are wrong as a finding is.
+    """
 
     drawn: int = 0
     rows: list[Row] = field(default_factory=list)
     shrinking: int = 0
     findings: list[Finding] = field(default_factory=list)
     undrawn: list[str] = field(default_factory=list)
+    further: Counter[tuple[str, ...]] = field(default_factory=Counter)
 
 
 def sources(known: Sequence[Case], ops: Sequence[str] | None, device: str) -> list[CaseSource]:
@@ -96,8 +101,8 @@ def explore(
         measured = _rows(cases, wanted, measure)
         found.rows += measured
         drawn = sorted((one for row in measured for one in _findings(row, wanted)), key=lambda one: -one.weight)
-        for part in range(0, len(drawn), wanted.at_once):
-            now, some = monotonic(), drawn[part : part + wanted.at_once]
+        while some := _next(drawn, wanted.at_once, found):
+            now = monotonic()
             if now < wanted.end and shrinking <= max((now - begun) / 2, SHRINKING_S):
                 some = _shrink_all(some, wanted, measure, found)
                 shrinking += monotonic() - now
@@ -105,6 +110,21 @@ def explore(
             for finding in some:
                 tell(_line(finding))
     return found
+
+
+def _next(drawn: list[Finding], most: int, found: Exploration) -> list[Finding]:
+    """Remove from `drawn` the next findings to shrink at once; wrong cases of a known cause are counted and removed."""
+    some, later = list[Finding](), list[Finding]()
+    for one in drawn:
+        known = next((told for told in found.findings if same_fault(told, one)), None)
+        if known is not None:
+            found.further[known.cause] += 1
+        elif len(some) < most and not any(same_fault(other, one) or same_fault(one, other) for other in some):
+            some.append(one)
+        else:
+            later.append(one)
+    drawn[:] = later
+    return some
 
 
 def _draws(wanted: ExplorationPlan, drawn_from: Sequence[CaseSource], found: Exploration) -> Iterator[Case]:
@@ -135,13 +155,13 @@ def _rows(cases: Sequence[Case], wanted: ExplorationPlan, measure: Measure) -> l
 
 
 def _findings(row: Row, wanted: ExplorationPlan) -> Iterator[Finding]:
-    """One for each implementation that is invalid; where none is, one if the fastest of them is slow."""
+    """One for each implementation that is invalid, and one if the fastest of the others is slow."""
     reasons = failures(row)
     for name, reason in reasons.items():
         result = row.results[name]
         case = result.trial.case
         yield Finding(case, case, row.device, name, cause_of(result, case), reason=reason)
-    slow = None if wanted.only_wrong or reasons else slowdown(row)
+    slow = None if wanted.only_wrong else slowdown(row)
     if slow is not None and slow.ratio > wanted.threshold:
         name = min(filter(row.median_ns, judged(row)), key=lambda one: row.median_ns(one) or 0.0)
         result = row.results[name]
@@ -166,7 +186,7 @@ def _shrunk(finding: Finding, wanted: ExplorationPlan, measure: Measure) -> tupl
     least = wanted.threshold
     if finding.slowdown is not None:
         least = max(least, 1 + (finding.slowdown.ratio - 1) / 2)
-    best: dict[str, tuple[Slowdown | None, str]] = {}
+    best: dict[str, Finding] = {}
     tried = 0
 
     def shows(case: Case) -> bool:
@@ -179,18 +199,14 @@ def _shrunk(finding: Finding, wanted: ExplorationPlan, measure: Measure) -> tupl
             reason, slow = failures(row).get(finding.implementation, ""), slowdown(row)
             still = not reason and slow is not None and slow.ratio >= least
             if finding.reason:  # wrong values must not become another fault, such as an error about shapes
-                still = _kind(reason) == _kind(finding.reason)
+                still = kind(reason) == kind(finding.reason)
             if still:
-                best[case.id] = (None if reason else slow, reason)
+                best[case.id] = smaller(finding, row.results[finding.implementation], None if reason else slow, reason)
                 return True
         return False
 
     case = shrink(finding.case, shows, wanted.steps)
-    return (smaller(finding, case, *best[case.id]) if case.id in best else finding), tried
-
-
-def _kind(reason: str) -> str:
-    return reason.partition(":")[0]
+    return best.get(case.id, finding), tried
 
 
 def _line(finding: Finding) -> str:

@@ -212,19 +212,36 @@ def _yaml(value: Any) -> Any:
     return value
 
 
-def smaller(finding: Finding, case: Case, found: Slowdown | None, reason: str) -> Finding:
-    """The finding with a smaller case that has the same fault."""
-    return replace(finding, case=case, slowdown=found, reason=reason)
+def smaller(finding: Finding, result: Result, found: Slowdown | None, reason: str) -> Finding:
+    """The finding with a smaller case that has the same fault; a wrong one has that case's cause."""
+    case = result.trial.case
+    cause = cause_of(result, case) if reason else finding.cause
+    return replace(finding, case=case, cause=cause, slowdown=found, reason=reason)
 
 
-def as_json(groups: Sequence[Group], rows: Sequence[Row]) -> Mapping[str, Any]:
-    """Groups and shares as plain JSON."""
+def kind(reason: str) -> str:
+    """Implementation and status of a reason, without its values."""
+    return reason.partition(":")[0]
+
+
+def same_fault(known: Finding, other: Finding) -> bool:
+    """Whether a wrong case adds nothing to a known one: same op and fault, and nothing of the known cause is absent."""
+    return (
+        bool(known.reason)
+        and (known.case.op, kind(known.reason)) == (other.case.op, kind(other.reason))
+        and set(known.cause) <= set(other.cause)
+    )
+
+
+def as_json(groups: Sequence[Group], rows: Sequence[Row], further: Mapping[tuple[str, ...], int]) -> Mapping[str, Any]:
+    """Groups and shares as plain JSON; `further` counts other cases by cause."""
     return {
         "cases": len(rows),
         "shares": shares(rows),
         "groups": [
             {
                 "cause": list(item.cause),
+                "further": further.get(item.cause, 0),
                 "findings": [
                     {
                         "case_id": finding.case.id,

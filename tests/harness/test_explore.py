@@ -22,6 +22,7 @@ from opgauge.harness.cli.options import load
 from opgauge.harness.explore.draw import CaseLimits, CaseSource, draw_case, fits, values_of
 from opgauge.harness.explore.explore import Exploration, ExplorationPlan, explore, sources
 from opgauge.harness.explore.finding import Slowdown, group, shares, write_cases
+from opgauge.harness.explore.finding import as_json as to_plain
 from opgauge.harness.explore.shrink import complexity, shrink
 from opgauge.harness.result.result import Measurement, Result, Status, Trial
 from opgauge.ops import find_op, kernels
@@ -175,6 +176,42 @@ def test_kernels_of_a_project_are_judged_under_any_name(monkeypatch: pytest.Monk
     (slow,) = group(explore(plan, [source], measure, lambda _: None).findings)
     assert slow.cause == ("doubled", "other")
     assert slow.worst.slowdown == Slowdown(1.5, "torch", "cold")
+
+
+def test_a_kernel_that_is_always_wrong_is_one_finding(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is told and shrunk once, whatever parameters and dtypes later cases have; the other kernel is judged too."""
+    monkeypatch.setattr(registry, "_OPS", dict(registry._OPS))
+    monkeypatch.setattr(registry, "_KERNELS", dict(registry._KERNELS))
+    op: Any = opgauge.op(dtypes=("float16", "float32"))(scaled)
+    for name in ("broken", "plain", "torch"):
+        op.implementation(name, device="cpu")(scaled)
+    case = build_case(find_op("scaled"), {"dtype": "float32", "shapes.x": (30, 40)}, name="seed")
+    plan = ExplorationPlan(3, "cpu", monotonic() + 60, cases=30, steps=60)
+
+    def status(trial: Trial) -> Status:
+        if trial.implementation != "broken":
+            return Status.OK
+        return Status.ERROR if longest(trial.case) % 2 else Status.WRONG
+
+    def measure(trials: Sequence[Trial]) -> list[Result]:
+        times = {"plain": 3e6, "torch": 2e6, "broken": 1e6}
+        taken = [Measurement((times[one.implementation],), "none", 1) for one in trials]
+        return [Result(one, status(one), "planted", measurement=time) for one, time in zip(trials, taken, strict=True)]
+
+    told: list[str] = []
+    done = explore(plan, [CaseSource(find_op("scaled"), [case], ["float16", "float32"])], measure, told.append)
+    wrong = [finding for finding in done.findings if finding.reason]
+    assert {finding.cause for finding in wrong} == {("scaled", "broken"), ("scaled", "broken", "error")}
+    assert sum("broken is" in line for line in told) == len(wrong) == 2
+    assert done.further.total() == 30 - 2
+    assert len([finding for finding in done.findings if finding.slowdown == Slowdown(1.5, "torch", "cold")]) == 30
+    document = to_plain(group(done.findings), done.rows, done.further)
+    assert sum(one["further"] for one in document["groups"]) == 28
+
+
+def scaled(x: Any, *, factor: float = 2.0, shift: float = 0.0) -> Any:
+    """A reference with parameters, which drawn cases have or lack."""
+    return factor * x + shift
 
 
 def doubled(x: Any) -> Any:
