@@ -97,6 +97,7 @@ def aa(
         except KeyboardInterrupt:
             typer.echo("interrupted", err=True)
         here = getattr(pool, "environment", None)
+    tell_broken(done)
     data = false_alarms(done, monotonic() - started)
     facts = store(db, "aa", same.commit, done, data, here)
     if record is not None:
@@ -105,6 +106,14 @@ def aa(
         typer.echo(json.dumps(data, indent=1))
         return
     typer.echo("\n".join((*alarms_table(data), "", footer(data, facts, same.commit))))
+
+
+def tell_broken(runs: list[GateRun]) -> None:
+    """Print the kernels that are broken in every run, which the figures leave out."""
+    from opgauge.harness.trust.self_test import always_broken
+
+    for one in always_broken(runs).values():
+        typer.echo(f"left out: {one}", err=True)
 
 
 def write_recording(file: Path, runs: list[GateRun], tree: Path, environment: Environment | None = None) -> None:
@@ -152,7 +161,7 @@ def store(
     from opgauge.harness.store.self_tests import SelfTest, add_self_test
 
     if not runs or not data["decisions"]:
-        msg = "nothing was measured"
+        msg = f"nothing was measured{': no kernel is right and supported here' if runs else ''}"
         raise NothingError(msg)
     machines = {}
     with Store.open(database_url(db)) as opened:

@@ -237,9 +237,9 @@ def commit_pool(
         try:
             active.lend(beside)
             build(beside)
-        except ConfigurationError as error:
-            fault = str(error).replace(f"{beside}{os.sep}", "")
-            msg = f"the base ({sha[:12]}) cannot be used: {fault}"
+        except (ConfigurationError, TreeError) as error:
+            fault = str(error).replace(f"{beside}{os.sep}", "").replace(str(beside), "its checkout")
+            msg = f"the base ({sha[:12]}) cannot be used, --base names another: {fault}"
             raise TreeError(msg) from error
         trees = {BASE: Tree(beside, sha, sha[:12] if ref == sha else ref), HEAD: Tree(head, commit(head), "this tree")}
         with gating.worker_pool(trees, settings, timeout, client, devices) as pool:

@@ -77,6 +77,7 @@ def inject(
         plant(own, selection, conditions, load_settings(), timeout, slowdown, runs, done)
     except KeyboardInterrupt:
         typer.echo("interrupted", err=True)
+    aa.tell_broken(done)
     data = caught(done, slowdown, monotonic() - started)
     facts = aa.store(db, "inject", own.commit, done, data)
     if as_json:

@@ -88,7 +88,10 @@ def find_series(
         by_run.setdefault(point.run_key, []).append(point.median_ns)
     if not times:
         where = branch or "the default branch (--branch selects another)"
-        msg = f"no stored result of {pattern} on {where}; `opgauge run` stores some"
+        stored = {_subject(info).path for info in queries.list_cases(engine)}
+        swept = sorted(path for path in stored if path.startswith(f"{pattern}["))
+        hint = f"did you mean {' or '.join(map(repr, swept))}?" if swept else "`opgauge run` stores some"
+        msg = f"no stored result of {pattern} on {where}; {hint}"
         raise NothingError(msg)
     return [Series(*key, _points(by_run, runs)) for key, by_run in times.items()]
 

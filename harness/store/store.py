@@ -233,7 +233,7 @@ class Store:
             found = session.scalars(query.limit(2)).all()
             if not found:
                 wanted = f"no run {name}" if name else "no run yet"
-                msg = f"{wanted} in {self.place}; measure one with: opgauge run --tag smoke"
+                msg = f"{wanted} in {self.place}; measure one with: opgauge run"
                 raise NothingError(msg)
             if name is not None and len(found) > 1:
                 msg = f"several runs begin with {name}: {found[0].uuid}, {found[1].uuid}, …"

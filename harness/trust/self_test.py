@@ -42,14 +42,30 @@ def repeat(
         yield run
 
 
+def always_broken(runs: Sequence[GateRun]) -> dict[Subject, Comparison]:
+    """Kernels that were broken in every run: they fail by themselves, so no verdict on them is a finding."""
+    broken = [{one.subject: one for one in run.found if one.verdict is Verdict.BROKEN} for run in runs]
+    return {subject: one for subject, one in (broken[0] if broken else {}).items() if all(subject in o for o in broken)}
+
+
+def _is_red(run: GateRun, left_out: Mapping[Subject, Comparison]) -> bool:
+    """Whether the gate fails for a verdict on a kernel that is not left out."""
+    if run.outcome.code not in {ExitCode.SLOWER, ExitCode.BROKEN}:
+        return False
+    own = {one.verdict for one in run.found if one.subject in left_out}
+    others = {one.verdict for one in run.found if one.subject not in left_out}
+    return not own or bool(others & {Verdict.SLOWER, Verdict.BROKEN})
+
+
 def false_alarms(runs: Sequence[GateRun], seconds: float | None = None) -> dict[str, Any]:
     """Verdicts on the same code against itself. `red`: runs that failed for a verdict that cannot be true.
 
-    seconds: wall time of all of it; None: of the runs alone.
+    Kernels that are broken in every run are left out. seconds: wall time of all of it; None: of the runs alone.
     """
-    found = [one for run in runs for one in run.found if one.kind is Kind.COMPARED]
+    left_out = always_broken(runs)
+    found = [one for run in runs for one in run.found if one.kind is Kind.COMPARED and one.subject not in left_out]
     verdicts = Counter(one.verdict for one in found)
-    red = Share(sum(run.outcome.code in {ExitCode.SLOWER, ExitCode.BROKEN} for run in runs), len(runs))
+    red = Share(sum(_is_red(run, left_out) for run in runs), len(runs))
     alarms = Share(verdicts[Verdict.SLOWER] + verdicts[Verdict.FASTER], len(found))
     undecided = Share(verdicts[Verdict.UNDECIDED], len(found))
     return {
@@ -67,8 +83,10 @@ def false_alarms(runs: Sequence[GateRun], seconds: float | None = None) -> dict[
 
 
 def caught(runs: Sequence[GateRun], slowdown: float, seconds: float | None = None) -> dict[str, Any]:
-    """Number of planted slowdowns that were called slower, and their cost; `seconds` as for false_alarms."""
-    found = [(run, one) for run in runs for one in run.found if one.kind is Kind.COMPARED]
+    """Number of planted slowdowns that were called slower, and their cost; otherwise as false_alarms."""
+    left_out = always_broken(runs)
+    compared = [(run, one) for run in runs for one in run.found if one.kind is Kind.COMPARED]
+    found = [(run, one) for run, one in compared if one.subject not in left_out]
     verdicts = Counter(one.verdict for _, one in found)
     cases = []
     for subject, seen in _by_subject([one for _, one in found]).items():

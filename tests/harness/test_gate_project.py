@@ -217,7 +217,8 @@ def test_a_base_with_a_wrong_configuration_is_no_base(project: ForeignProject) -
     code, said = project.gate(base=base)
     project.git("reset", "--quiet", "--hard", "HEAD~1")
     assert code == ExitCode.NOTHING, said
-    assert f"the base ({base[:12]}) cannot be used: opgauge.toml: unknown key 'opss'; did you mean 'ops'?" in said
+    assert f"the base ({base[:12]}) cannot be used, --base names another: opgauge.toml:" in said
+    assert "unknown key 'opss'; did you mean 'ops'?" in said
 
 
 def test_a_budget_ends_a_first_call(project: ForeignProject) -> None:
@@ -251,6 +252,8 @@ def test_a_head_that_cannot_be_imported_is_broken(
     assert "Traceback" not in said
     assert ("absent" if "import" in planted else "exit 7") in report.read_text()
     assert f"Exit code {code}" in report.read_text()
+    if planted == "build" and side == "base":
+        assert "cannot be used, --base names another: `exit 7` failed in its checkout with exit code 7" in said
 
 
 def test_a_planted_slowdown_of_a_project_is_detected(project: ForeignProject, tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from dataclasses import replace
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
@@ -148,6 +149,24 @@ def test_a_file_is_imported_once(tmp_path: Path, make: str) -> None:
         again.write_text(as_json(whole_run(run, results, {})), encoding="utf-8")
         assert import_file(again, other) == run_id
         assert other.results(run_id, samples=True) == results
+
+
+def test_a_run_measured_here_is_stored_already(tmp_path: Path) -> None:
+    """Its export, which calls it imported, is the same run; with other times it is another."""
+    read = read_file(write(tmp_path, foreign_files.google_benchmark()))
+    path = tmp_path / "own.json"
+    with Store.open(f"sqlite:///{tmp_path}/x.db") as store:
+        run_id = store.begin_run(read.environment, command="opgauge run")
+        for result in read.results:
+            store.add_result(run_id, result)
+        store.finish_run(run_id)
+        text = as_json(whole_run(store.find_run(run_id), store.results(run_id, samples=True), {}))
+        path.write_text(text, encoding="utf-8")
+        with pytest.raises(StoreError, match="stored already"):
+            import_file(path, store)
+        store.add_result(run_id, replace(read.results[0], trial=replace(read.results[0].trial, implementation="more")))
+        with pytest.raises(StoreError, match="other content"):
+            import_file(path, store)
 
 
 def a_self_test() -> dict[str, Any]:
