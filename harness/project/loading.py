@@ -12,9 +12,9 @@ from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 from types import ModuleType
 
-from opgauge.harness.errors import TreeError
+from opgauge.harness.errors import RefError, TreeError
 from opgauge.harness.project.configuration import Project, is_file_name, read_project
-from opgauge.harness.project.git import git
+from opgauge.harness.project.git import git, run_git
 from opgauge.harness.project.hook import hook_sources
 from opgauge.harness.project.installed import refuse_strangers
 from opgauge.harness.settings import program_environment
@@ -68,12 +68,23 @@ def load_ops(project: Project, tree: Path | None = None) -> list[str]:
         try:
             module = _import(configured, project, where, entry)
         except (Exception, SystemExit) as error:  # a script that ends must not end this process with its code
-            msg = f"{entry} cannot be imported: {type(error).__name__}: {error}{_place(error, where)}"
+            why = f"{type(error).__name__}: {error}{_place(error, where)}{_absent_submodules(where)}"
+            msg = f"{entry} cannot be imported: {why}"
             raise TreeError(msg) from error
         if module is not None:
             loaded.append(str(module.__file__))
     refuse_strangers(where, project.tree)
     return loaded
+
+
+def _absent_submodules(tree: Path) -> str:
+    """Submodules that are not initialized, which may hold what an import misses, as a suffix of a message."""
+    try:
+        listed = run_git(tree, "submodule", "status").stdout.splitlines()
+    except RefError:
+        return ""
+    absent = [line.split()[1] for line in listed if line.startswith("-")]
+    return f"; not initialized: {', '.join(absent)} (git submodule update --init)" if absent else ""
 
 
 def _place(error: BaseException, tree: Path) -> str:

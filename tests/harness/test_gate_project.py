@@ -256,6 +256,18 @@ def test_a_head_that_cannot_be_imported_is_broken(
         assert "cannot be used, --base names another: `exit 7` failed in its checkout with exit code 7" in said
 
 
+def test_a_submodule_that_is_not_initialized_is_named(project: ForeignProject) -> None:
+    """The import that it explains is said to fail, and how to get the submodule."""
+    (project.path / ".gitmodules").write_text('[submodule "third"]\n\tpath = third\n\turl = ../third\n')
+    project.git("update-index", "--add", "--cacheinfo", f"160000,{project.git('rev-parse', 'HEAD')},third")
+    project.git("add", ".gitmodules")
+    project.change("bench/doubled.py", "import multiply", "import multiply, absent_from_third")
+    code, said = project.opgauge("list")
+    assert code == ExitCode.NOTHING, said
+    assert "absent_from_third" in said
+    assert "not initialized: third (git submodule update --init)" in said
+
+
 def test_a_planted_slowdown_of_a_project_is_detected(project: ForeignProject, tmp_path: Path) -> None:
     """`inject` slows a project's kernel down without a change of its files; the gate detects it, and it is stored."""
     code, said = project.opgauge("inject", "--slowdown", "40", *QUICK, "--json", "--db", f"{tmp_path}/x.db")

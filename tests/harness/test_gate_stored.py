@@ -127,6 +127,16 @@ def test_history_names_the_run_where_the_level_changed(tmp_path: Path) -> None:
             find_series(store.engine, "lerp")
 
 
+def test_history_names_the_cases_of_a_sweep(tmp_path: Path) -> None:
+    """The name without its values is no stored case: those that it begins are named."""
+    keep_runs(tmp_path / "runs.db", [1000.0], Environment({}, {}))
+    with Store.open(f"sqlite:///{tmp_path}/runs.db") as store:
+        (path,) = {f"{one.subject.op}/{one.subject.case}" for one in find_series(store.engine, "sign/*")}
+        assert "[" in path
+        with pytest.raises(NothingError, match=rf"did you mean {re.escape(repr(path))}"):
+            find_series(store.engine, path.partition("[")[0])
+
+
 def test_history_is_in_the_order_of_commits(tmp_path: Path) -> None:
     """Whatever order the commits are measured in, the level changes at the commit that changed it."""
     db = tmp_path / "runs.db"
