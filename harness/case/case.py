@@ -17,6 +17,8 @@ from opgauge.ops import Shapes, find_op, param_values
 
 IMPORTED = "imported"
 """The op of cases that another tool measured: it has no kernels and no shape rule here."""
+EXPLORED = "explore"
+"""Tag of random cases of an exploration."""
 
 Kind = Literal["normal", "uniform", "integers", "constant"]
 Layout = Literal["contiguous", "offset", "transposed"]

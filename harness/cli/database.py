@@ -117,6 +117,8 @@ def audit(
         entries = [{**asdict(one), "created": one.created.isoformat()} for one in found]
         typer.echo(json.dumps(entries, indent=1))
         return
+    if not found:
+        typer.echo("no entries yet", err=True)
     for one in found:
         actor = one.actor or "command line"
         typer.echo(f"{one.created:%Y-%m-%d %H:%M:%S}  {actor:20}  {one.action:14}  {one.subject}  {one.detail}")

@@ -15,7 +15,7 @@ from random import Random
 from types import NoneType
 from typing import Any, Literal, get_args, get_origin
 
-from opgauge.harness.case.case import Case
+from opgauge.harness.case.case import EXPLORED, Case
 from opgauge.harness.case.hint import members, record_hints
 from opgauge.harness.case.rules import build_case
 from opgauge.harness.errors import CaseError
@@ -65,7 +65,7 @@ def draw_case(source: CaseSource, seed: int, index: int, limits: CaseLimits) -> 
         wanted = int(2 ** random.uniform(log2(MINIMUM_BYTES), log2(largest)))
         values = _proposal(source, random, wanted)
         values["dtype"] = _dtype(source.dtypes, random)
-        case = valid_case(source.op, values, name=f"seed-{seed}-{index}", tags=("explore",))
+        case = valid_case(source.op, values, name=f"seed-{seed}-{index}", tags=(EXPLORED,))
         if case is not None and fits(case, limits):
             return _with_offset(source.op, case, random)
     return None

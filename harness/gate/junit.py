@@ -27,8 +27,8 @@ def junit(run: GateRun) -> str:
     for op, found in by_op.items():
         root.append(_suite(op, [_test(run, one) for one in found]))
     if not run.found:
-        nothing = ET.Element("testcase", classname="opgauge", name="gate")
-        ET.SubElement(nothing, "error", type="nothing", message=_clean(": ".join(("nothing was measured", *run.notes))))
+        nothing, kind = ET.Element("testcase", classname="opgauge", name="gate"), run.outcome.code.name.lower()
+        ET.SubElement(nothing, "error", type=kind, message=_clean(": ".join(("nothing was measured", *run.notes))))
         root.append(_suite("opgauge", [nothing]))
     ET.indent(root)
     return f'<?xml version="1.0" encoding="UTF-8"?>\n{ET.tostring(root, encoding="unicode")}\n'

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from sqlalchemy import Engine
 
+from opgauge.harness.case.case import EXPLORED
 from opgauge.harness.errors import NothingError
 from opgauge.harness.gate.evidence import evidence_of
 from opgauge.harness.gate.gate import judge
@@ -24,6 +25,7 @@ from opgauge.harness.judge.verdict import Subject
 from opgauge.harness.run.environment import differences
 from opgauge.harness.run.tree import Tree
 from opgauge.harness.store import LATEST, run_queries
+from opgauge.harness.store.queries import CaseInfo
 from opgauge.harness.store.run_queries import RunInfo
 
 LEAST_COMMIT = 6
@@ -61,6 +63,8 @@ def compare_stored(
 ) -> GateRun:
     """Judge the trials of both groups of runs as `gate` judges those that it measured.
 
+    Cases of explorations that are only on one side are left out: each exploration draws its own.
+
     Raises NothingError if no trial is selected, the base has no run, or a run is on both sides.
     """
     twice = {run.id for run in base} & {run.id for run in head}
@@ -70,8 +74,9 @@ def compare_stored(
     if not base:
         msg = "the base is the last run itself, which is the head: measure another, or name base and head"
         raise NothingError(msg)
-    blocks = {BASE: load_blocks(engine, base), HEAD: load_blocks(engine, head)}
-    subjects = [subject for subject in dict.fromkeys([*blocks[HEAD], *blocks[BASE]]) if is_chosen(subject)]
+    cases: dict[str, CaseInfo] = {}
+    blocks = {BASE: load_blocks(engine, base, cases), HEAD: load_blocks(engine, head, cases)}
+    subjects = list(filter(is_chosen, _comparable(blocks, cases)))
     if not subjects:
         msg = "these runs have no results that match"
         raise NothingError(msg)
@@ -91,6 +96,16 @@ def compare_stored(
         notes=tuple(_warnings(base, head, {subject.device for subject in subjects})),
         command=shlex.join(_command(base, head)),
     )
+
+
+def _comparable(
+    blocks: Mapping[str, Mapping[Subject, Sequence[BlockOutcome]]], cases: Mapping[str, CaseInfo]
+) -> list[Subject]:
+    """Subjects of both sides and of either one, except explored cases of one side."""
+    both = blocks[BASE].keys() & blocks[HEAD].keys()
+    explored = {case_id for case_id, info in cases.items() if EXPLORED in info.data.get("tags", ())}
+    subjects = dict.fromkeys([*blocks[HEAD], *blocks[BASE]])
+    return [subject for subject in subjects if subject in both or subject.case_id not in explored]
 
 
 def _record(subject: Subject, blocks: Mapping[str, Mapping[Subject, Sequence[BlockOutcome]]]) -> JobRecord:

@@ -176,8 +176,7 @@ def split_modes(ordered: Floats) -> NDArray[np.int64]:
     low, high = below / sizes, (sums[:, -1:] - below) / (count - sizes)
     inside = squares - sizes * low**2 - (count - sizes) * high**2
     separation = (high - low) / np.sqrt(np.maximum(inside / (count - 2), SPREAD_FLOOR**2))
-    best = separation.argmax(axis=1)
-    rows = np.arange(len(ordered))
+    best, rows = separation.argmax(axis=1), np.arange(len(ordered))
     gap = ordered[rows, best + 2] - ordered[rows, best + 1]
     apart = separation[rows, best] > _SEPARATION[min(count, max(_SEPARATION))]
     return np.where(apart & (gap >= MODE_GAP), best + 2, 0)

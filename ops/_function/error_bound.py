@@ -145,27 +145,30 @@ def _elementwise(
     """
     if any(value.dtype.kind in "iu" and value.size > 1 for value in inputs.values()):
         return set()
-    shapes = {value.shape for value in floating.values()}
     try:
-        shape = np.broadcast_shapes(*shapes)
+        shape = np.broadcast_shapes(*(value.shape for value in floating.values()))
     except ValueError:
         return set()
     names = [name for name, value in outputs.items() if value.dtype.kind in "fc" and value.shape == shape]
     if not names:
         return set()
+    changed, affected = _half_changed(floating, shape)
+    again = _called(call, {**inputs, **changed})
+    return {name for name in names if name in again and _only_there(again[name], outputs[name], affected)}
+
+
+def _half_changed(floating: Mapping[str, Array], shape: tuple[int, ...]) -> tuple[dict[str, Array], Array]:
+    """Inputs changed at half of the indices of each axis, and the elements of an output of `shape` at these indices."""
     rng = np.random.Generator(np.random.PCG64(1))
     halves = [_half(rng, length) for length in shape]
-    changed, affected = {**inputs}, np.zeros(shape, np.bool_)
+    changed, affected = {}, np.zeros(shape, np.bool_)
     for number, (name, value) in enumerate(floating.items(), 1):
         if value.size > 1:
             chosen = _chosen(halves, value.shape)
             affected |= chosen
             # another factor for each input: a quotient changes too
             changed[name] = np.multiply(value, 1 - SHIFT / number, where=chosen, out=value.copy())
-    again = _called(call, changed)
-    if again is None:
-        return set()
-    return {name for name in names if _only_there(again[name], outputs[name], affected)}
+    return changed, affected
 
 
 def _only_there(changed: Array, value: Array, affected: Array) -> bool:
@@ -185,21 +188,20 @@ def _inner_rounding(
 ) -> dict[str, Array]:
     """Error of the reference itself in float32, in its epsilons: values in between may be larger than the output."""
     narrow = {"f": np.float32, "c": np.complex64}
-    if not names:
-        return {}
-    found = _called(call, {name: one.astype(narrow.get(one.dtype.kind, one.dtype)) for name, one in inputs.items()})
-    if found is None:
-        return {}
+    narrowed = {name: one.astype(narrow.get(one.dtype.kind, one.dtype)) for name, one in inputs.items()}
+    found = _called(call, narrowed) if names else {}
     with np.errstate(invalid="ignore", over="ignore"):
-        errors = {name: np.abs(found[name] - outputs[name]) / dtype_info("float32").epsilon for name in names}
+        errors = {
+            name: np.abs(found[name] - outputs[name]) / dtype_info("float32").epsilon for name in names & found.keys()
+        }
     return {name: _smoothed(np.nan_to_num(error, posinf=0.0)) for name, error in errors.items()}
 
 
-def _called(call: Call, inputs: Mapping[str, Array]) -> Mapping[str, Array] | None:
-    """Outputs of the reference; None where it refuses these values or dtypes."""
+def _called(call: Call, inputs: Mapping[str, Array]) -> Mapping[str, Array]:
+    """Outputs of the reference; none where it refuses these values or dtypes."""
     with suppress(Exception):  # a user's function may raise any
         return call(inputs)
-    return None
+    return {}
 
 
 def _half(rng: np.random.Generator, length: int) -> Array:

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from opgauge.harness.case.case import Case
+from opgauge.harness.case.case import EXPLORED, Case
 from opgauge.harness.errors import NothingError
 from opgauge.harness.gate.gate import ExitCode
 from opgauge.harness.gate.run import Conditions
 from opgauge.harness.gate.stored_comparison import compare_stored, resolve
-from opgauge.harness.judge.verdict import Verdict
+from opgauge.harness.judge.verdict import Kind, Verdict
 from opgauge.harness.result.result import Environment, Measurement, Result, Status, Trial
 from opgauge.harness.store import Store
 from opgauge.ops import find_op
@@ -69,3 +70,16 @@ def test_one_run_a_side_gives_a_ratio_and_a_warning(tmp_path: Path, case: Case) 
     assert found.ratio == pytest.approx(1.5)
     assert (found.verdict, run.outcome.code) == (Verdict.UNDECIDED, ExitCode.UNDECIDED)
     assert [note for note in run.notes if "one run a side" in note]
+
+
+def test_what_explorations_drew_counts_on_both_sides_only(tmp_path: Path, case: Case) -> None:
+    """A drawn case that one side has not measured is not "removed"; one that both sides have measured is compared."""
+    drawn, both = (
+        replace(case, name=name, shapes={"x": (size,)}, tags=(EXPLORED,)) for name, size in (("a", 6), ("b", 7))
+    )
+    with Store.open(f"sqlite:///{tmp_path}/x.db") as store:
+        base = [*add_runs(store, drawn, [1000.0]), *add_runs(store, both, [1000.0]), *add_runs(store, case, [1000.0])]
+        head = add_runs(store, both, [1000.0])
+        sides = [[run for name in names for run in resolve(store.engine, name)] for names in (base, head)]
+        found = compare_stored(store.engine, sides[0], sides[1], Conditions(), lambda _: True).found
+    assert {(one.subject.case, one.kind is Kind.REMOVED) for one in found} == {("b", False), ("c5", True)}
