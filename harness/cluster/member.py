@@ -202,14 +202,20 @@ class _Measuring:
         return self.executor
 
 
-@cache
 def _measuring(timeout_s: float) -> _Measuring:
-    return _Measuring(timeout_s)
+    if timeout_s not in _MEASURING:
+        _MEASURING[timeout_s] = _Measuring(timeout_s)
+    return _MEASURING[timeout_s]
 
 
-def close(timeout_s: float = 120.0) -> None:
-    """End the child process in which cases run; the next case starts another."""
-    _measuring(timeout_s).executor.close()
+def close() -> None:
+    """End the child processes in which cases run; the next case starts another."""
+    while _MEASURING:
+        _MEASURING.popitem()[1].executor.close()
+
+
+_MEASURING: dict[float, _Measuring] = {}
+"""Child processes by the seconds that a trial may take."""
 
 
 @cache
