@@ -30,25 +30,40 @@ def _along_groups(found: ConvGeometry, tensors: Tensors) -> Bound:
 
     threads, (dy, weight, dx, addend, wide) = threads_for(found, tensors, 1), tensors
     groups, per_group, outs = found.groups, found.channels // found.groups, found.out_channels // found.groups
-    (size, out), kernel = sizes_of(found), three(found.kernel, 1)
+    (size, out), kernel = sizes_of(found), found.kernel
     ends, reach = reaches_of(found)
     distances = (reach * np.array([found.out_channels, outs * found.channels])).reshape(-1)
-    numbers = (found.batch, groups, per_group, outs, *size, prod(out) * found.out_channels)
+    strides = 1 if found.is_pointwise else three(found.strides, 1)[2]
+    runs = _runs(ends[-size[2] - 1 :], reach, strides)
+    numbers = (found.batch, groups, per_group, outs, *size, prod(out) * found.out_channels, strides)
     source, weights, added, target = (flat(array, dx) for array in (dy, weight, addend, dx))
     given, packed = source if outs == 1 and dx.dtype == wide else scratch(dy.size, wide), scratch(weight.size, wide)
     direct = target if per_group == 1 and dx.dtype == wide else packed[:0]
     total = scratch(threads * (0 if direct.size else size[2] * found.channels), wide)
-    rows = np.empty(threads * kernel[0] * kernel[1] * outs * 2, np.int64)
+    taps = np.empty(threads * prod(kernel) * outs * 2, np.int64)
 
     def run() -> None:
         jit.pack_taps.on(1)(weights, outs, prod(kernel), per_group, packed)
         if given is not source:
             jit.spread_pixels.on(threads)(source, groups, outs, given)
         jit.convolve_rows.on(threads)(
-            numbers, ends, distances, given, packed, added, target, direct, total, rows, threads
+            numbers, ends, distances, runs, given, packed, added, target, direct, total, taps, threads
         )
 
     return run
+
+
+def _runs(ends: Any, reach: Any, stride: int) -> Any:
+    """First pixel and number of the runs of a row's pixels with the same taps, a stride apart."""
+    runs, previous = list[int](), None
+    for pixel in (pixel for first in range(stride) for pixel in range(first, len(ends) - 1, stride)):
+        taps = pixel % stride, *reach[ends[pixel] : ends[pixel + 1], 1]
+        if taps == previous:
+            runs[-1] += 1
+        else:
+            runs += [pixel, 1]
+        previous = taps
+    return np.array(runs, np.int64)
 
 
 def scaled(found: ConvGeometry, tensors: Tensors) -> Bound:

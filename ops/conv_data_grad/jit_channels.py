@@ -1,4 +1,4 @@
-"""Numba kernels for convolutions with small groups, channels last: vectors of channels summed over taps in registers.
+"""Numba kernels for convolutions with small groups, channels last: vectors of groups summed over taps in registers.
 
 16-bit floats arrive in the format of `opgauge.ops._cpu.jit.storage`.
 """
@@ -10,14 +10,16 @@ from typing import Any
 import numpy as np
 from numba import get_thread_id, njit, prange
 
-from opgauge.ops._cpu.jit import INNER, narrow, widen
+from opgauge.ops._cpu.jit import INNER, borrowed, narrow, widen
 from opgauge.ops._cpu.threads import parallel
-from opgauge.ops._cpu.tile.jit_lanes import lanes_of, load, multiply_add, spread, store
+from opgauge.ops._cpu.tile.jit import VECTOR_BYTES
+from opgauge.ops._cpu.tile.jit_block import columns_of, multiply_onto, rows_of, store_block, width_of, zeros
+from opgauge.ops._cpu.tile.jit_lanes import LANES_BYTES
 
 uintp = np.uintp
 """Index type: known not to be negative, so loops vectorize."""
-VECTORS = 4
-"""Vectors of channels that are summed at once."""
+PIXELS = 4
+"""Pixels with the same taps that are summed at once."""
 
 
 @parallel(error_model="numpy")
@@ -45,119 +47,83 @@ def spread_pixels(dy: Any, groups: int, outs: int, given: Any) -> None:
 
 
 @njit(**INNER)
-def _sum_vectors(
-    given: Any,
-    packed: Any,
-    rows: Any,
-    span: tuple[int, int],
-    ends: Any,
-    reach: Any,
-    width: int,
-    groups: tuple[int, int],
-    start: int,
-    out: Any,
-    to: int,
-    step: int,
-) -> None:
-    """Write sums of the products of all taps for a row of pixels and some groups to out, `step` apart, from `to` on.
-
-    span: first and end of the rows of taps. ends: of the taps of each pixel. groups: first and end; the
-    last vectors end there, and may overlap others. start: offset in packed.
-    """
-    lanes, wide = uintp(lanes_of(out)), VECTORS * lanes_of(out)
-    for pixel in range(width):
-        first, end = ends[uintp(pixel)], ends[uintp(pixel + 1)]
-        for place in range(groups[0], groups[1], wide):
-            group = min(place, groups[1] - wide)
-            v0 = v1 = v2 = v3 = spread(out.dtype.type(0))
-            for row in range(span[0], span[1]):
-                g_row, f_row = rows[uintp(2 * row)] + group, rows[uintp(2 * row + 1)] + start + group
-                for tap in range(first, end):
-                    g, f = uintp(g_row + reach[uintp(2 * tap)]), uintp(f_row + reach[uintp(2 * tap + 1)])
-                    v0 = multiply_add(load(given, g), load(packed, f), v0)
-                    v1 = multiply_add(load(given, g + lanes), load(packed, f + lanes), v1)
-                    g, f = g + lanes + lanes, f + lanes + lanes
-                    v2 = multiply_add(load(given, g), load(packed, f), v2)
-                    v3 = multiply_add(load(given, g + lanes), load(packed, f + lanes), v3)
-            at = uintp(to + pixel * step + group)
-            store(out, at, v0)
-            store(out, at + lanes, v1)
-            store(out, at + lanes + lanes, v2)
-            store(out, at + lanes + lanes + lanes, v3)
+def _list_taps(numbers: Any, ends: Any, reach: Any, row: int, pixel: int, taps: Any, start: int) -> tuple[int, int]:
+    """List the taps that reach a pixel of a row of dx: where each reads dy and the filter. Returns start and end."""
+    _, groups, per_group, outs, depth, height, _, volume, _ = numbers
+    image, d, h = row // (depth * height), row // height % depth, row % height
+    w, count = depth + height + pixel, start
+    for i in range(ends[d], ends[d + 1]):
+        for j in range(ends[depth + h], ends[depth + h + 1]):
+            g = image * volume + reach[2 * i] + reach[2 * j]
+            f = reach[2 * i + 1] + reach[2 * j + 1]
+            for k in range(ends[w], ends[w + 1]):
+                for out in range(outs):
+                    taps[uintp(2 * count)] = g + reach[uintp(2 * k)] + out * groups
+                    taps[uintp(2 * count + 1)] = f + reach[uintp(2 * k + 1)] + out * groups * per_group
+                    count += 1
+    return start, count
 
 
 @njit(**INNER)
-def _sum_vector(
+def _sum_run(
+    none: Any,
     given: Any,
     packed: Any,
-    rows: Any,
+    taps: Any,
     span: tuple[int, int],
-    ends: Any,
-    reach: Any,
-    width: int,
-    groups: tuple[int, int],
-    start: int,
+    count: int,
+    sizes: tuple[int, int, int, int],
+    channels: tuple[int, int],
     out: Any,
     to: int,
-    step: int,
 ) -> None:
-    """Like `_sum_vectors`, one vector at a time, the last from the end of the groups backwards."""
-    lanes = lanes_of(out)
-    for pixel in range(width):
-        first, end = ends[uintp(pixel)], ends[uintp(pixel + 1)]
-        for place in range(groups[0], groups[1], lanes):
-            group = min(place, groups[1] - lanes)
-            total = spread(out.dtype.type(0))
-            for row in range(span[0], span[1]):
-                g_row, f_row = rows[uintp(2 * row)] + group, rows[uintp(2 * row + 1)] + start + group
-                for tap in range(first, end):
-                    g, f = uintp(g_row + reach[uintp(2 * tap)]), uintp(f_row + reach[uintp(2 * tap + 1)])
-                    total = multiply_add(load(given, g), load(packed, f), total)
-            store(out, uintp(to + pixel * step + group), total)
+    """Write sums of the products of all taps for a run of pixels to out, (pixels, channels, groups), from `to` on.
+
+    none: a block of zeros, pixels by channels; the last pixels and vectors of groups end with theirs, and may overlap
+    others. span: first and end of the taps of the first pixel. count: of pixels. sizes: distance between pixels,
+    groups, channels and outs of a group. channels: first and end.
+    """
+    apart, groups, per_group, outs = sizes
+    pixels, lanes, step, pitch = rows_of(none), width_of(none), apart * groups * per_group, groups * outs
+    for pair in range(0, count, pixels):
+        pixel = min(pair, count - pixels)
+        for channel in range(channels[0] * groups, channels[1] * groups, columns_of(none) * groups):
+            for place in range(0, groups, lanes):
+                group = min(place, groups - lanes)
+                sums, g, f = none, pixel * pitch + group, channel + group
+                for tap in range(uintp(2 * span[0]), uintp(2 * span[1]), uintp(2)):
+                    sums = multiply_onto(sums, given, g + taps[tap], pitch, packed, f + taps[tap + uintp(1)], groups)
+                store_block(out, to + pixel * step + f, step, groups, sums)
 
 
 @njit(**INNER)
 def _sum_groups(
-    given: Any,
-    packed: Any,
-    rows: Any,
-    span: tuple[int, int],
-    ends: Any,
-    reach: Any,
-    width: int,
-    groups: tuple[int, int],
-    start: int,
-    out: Any,
-    to: int,
-    step: int,
+    given: Any, packed: Any, taps: Any, span: tuple[int, int], count: int, sizes: Any, out: Any, to: int
 ) -> None:
-    """Like `_sum_vectors`, of fewer groups than a vector has."""
-    for pixel in range(width):
-        first, end = ends[uintp(pixel)], ends[uintp(pixel + 1)]
-        for group in range(groups[0], groups[1]):
-            total = out.dtype.type(0)
-            for row in range(span[0], span[1]):
-                g_row, f_row = rows[uintp(2 * row)] + group, rows[uintp(2 * row + 1)] + start + group
-                for tap in range(first, end):
-                    total += (
-                        given[uintp(g_row + reach[uintp(2 * tap)])] * packed[uintp(f_row + reach[uintp(2 * tap + 1)])]
-                    )
-            out[uintp(to + pixel * step + group)] = total
+    """Like `_sum_run` for fewer groups than a vector has."""
+    apart, groups, per_group, outs = sizes
+    for pixel in range(count):
+        for place in range(groups * per_group):
+            g, total = pixel * groups * outs + place % groups, out.dtype.type(0)
+            for tap in range(uintp(2 * span[0]), uintp(2 * span[1]), uintp(2)):
+                total += given[uintp(g + taps[tap])] * packed[uintp(place + taps[tap + uintp(1)])]
+            out[uintp(to + pixel * apart * groups * per_group + place)] = total
 
 
 @njit(**INNER)
-def _list_rows(numbers: Any, ends: Any, reach: Any, row: int, rows: Any, start: int) -> int:
-    """List the rows of taps that reach a row of dx: where each starts in dy and in the filter. Returns their end."""
-    _, groups, per_group, outs, depth, height, _, volume = numbers
-    image, d, h = row // (depth * height), row // height % depth, row % height
-    count = start
-    for i in range(ends[d], ends[d + 1]):
-        for j in range(ends[depth + h], ends[depth + h + 1]):
-            for out in range(outs):
-                rows[2 * count] = image * volume + reach[2 * i] + reach[2 * j] + out * groups
-                rows[2 * count + 1] = reach[2 * i + 1] + reach[2 * j + 1] + out * groups * per_group
-                count += 1
-    return count
+def _sum_blocks(
+    blocks: Any, given: Any, packed: Any, taps: Any, span: tuple[int, int], count: int, sizes: Any, out: Any, to: int
+) -> None:
+    """Sum a run of pixels by blocks: of several pixels and two channels, of as many and one channel, or of one."""
+    (pair, single, one), per_group = blocks, sizes[2]
+    pairs = per_group - per_group % 2
+    if count < rows_of(single):
+        _sum_run(one, given, packed, taps, span, count, sizes, (0, per_group), out, to)
+        return
+    if pairs:
+        _sum_run(pair, given, packed, taps, span, count, sizes, (0, pairs), out, to)
+    if pairs < per_group:
+        _sum_run(single, given, packed, taps, span, count, sizes, (pairs, per_group), out, to)
 
 
 @njit(**INNER)
@@ -165,29 +131,29 @@ def _sum_pixels(
     numbers: Any,
     ends: Any,
     reach: Any,
+    runs: Any,
     given: Any,
     packed: Any,
-    rows: Any,
-    span: tuple[int, int],
+    row: int,
+    taps: Any,
+    start: int,
     out: Any,
     to: int,
 ) -> None:
     """The sums of a row of dx, as (pixels, channels of a group, groups)."""
-    _, groups, per_group, _, depth, height, width, _ = numbers
-    lanes, columns, step = lanes_of(out), ends[depth + height :], per_group * groups
-    wide = VECTORS * lanes
-    many = groups if groups > wide and groups % wide > lanes else groups - groups % wide
-    for channel in range(per_group):
-        start = channel * groups
-        at = to + start
-        if many:
-            _sum_vectors(given, packed, rows, span, columns, reach, width, (0, many), start, out, at, step)
-        if many == groups:
-            continue
-        if groups >= lanes:
-            _sum_vector(given, packed, rows, span, columns, reach, width, (many, groups), start, out, at, step)
+    _, groups, per_group, outs, _, _, _, _, apart = numbers
+    sizes = apart, groups, per_group, outs
+    blocks = zeros(out, PIXELS, 2, VECTOR_BYTES), zeros(out, PIXELS, 1, VECTOR_BYTES), zeros(out, 1, 1, VECTOR_BYTES)
+    short = zeros(out, 1, 1, LANES_BYTES)
+    for index in range(0, runs.size, 2):
+        pixel, count = runs[index], runs[index + 1]
+        span, at = _list_taps(numbers, ends, reach, row, pixel, taps, start), to + pixel * groups * per_group
+        if groups >= width_of(blocks[0]):
+            _sum_blocks(blocks, given, packed, taps, span, count, sizes, out, at)
+        elif groups >= width_of(short):
+            _sum_run(short, given, packed, taps, span, count, sizes, (0, per_group), out, at)
         else:
-            _sum_groups(given, packed, rows, span, columns, reach, width, (0, groups), start, out, at, step)
+            _sum_groups(given, packed, taps, span, count, sizes, out, at)
 
 
 @njit(**INNER)
@@ -199,7 +165,7 @@ def _add(total: Any, addend: Any, first: int, count: int) -> None:
 @njit(**INNER)
 def _store_row(numbers: Any, addend: Any, dx: Any, first: int, total: Any, to: int) -> None:
     """Store a row of sums, (pixels, channels of a group, groups), plus the addend to dx, (pixels, channels)."""
-    _, groups, per_group, _, _, _, width, _ = numbers
+    _, groups, per_group, _, _, _, width, _, _ = numbers
     if per_group == 1:
         at, given = uintp(first), uintp(to)
         for index in range(uintp(width * groups)):
@@ -220,31 +186,41 @@ def convolve_rows(
     numbers: Any,
     ends: Any,
     reach: Any,
+    runs: Any,
     given: Any,
     packed: Any,
     addend: Any,
     dx: Any,
     out: Any,
     total: Any,
-    rows: Any,
+    taps: Any,
     threads: int,
 ) -> None:
     """Compute dx, channels last, one row at a time; arrays are flat, the addend may be empty.
 
-    numbers: images, groups, channels and outs of a group, sizes of dx, and numbers of an image of dy. ends, reach: for
-    each depth, row and column of dx the end of its taps, and of each tap the distance in dy and in packed. given: dy by
-    `spread_pixels`, packed: the filter by `pack_taps`. out: dx, if sums need not be moved, else empty. total, rows:
+    numbers: images, groups, channels and outs of a group, sizes of dx, numbers of an image of dy, and the stride of
+    columns. ends, reach: for each depth, row and column of dx the end of its taps, and of each tap the distance in dy
+    and in packed. runs: first pixel and number of those of a row with the same taps, a stride apart. given: dy by
+    `spread_pixels`, packed: the filter by `pack_taps`. out: dx, if sums need not be moved, else empty. total, taps:
     scratch of each thread.
     """
-    _, groups, per_group, _, depth, height, width, _ = numbers
+    _, groups, per_group, _, depth, height, width, _, _ = numbers
+    known, distances, alike, source, factors = (
+        borrowed(ends),
+        borrowed(reach),
+        borrowed(runs),
+        borrowed(given),
+        borrowed(packed),
+    )
+    listed, target, sums = borrowed(taps), borrowed(out), borrowed(total)
     for task in prange(numbers[0] * depth * height):
         thread = get_thread_id() if threads > 1 else 0
-        row, start, to = np.int64(task), thread * (rows.size // (2 * threads)), thread * (total.size // threads)
-        span, first = (start, _list_rows(numbers, ends, reach, row, rows, start)), row * width * groups * per_group
+        row, start, to = np.int64(task), thread * (taps.size // threads // 2), thread * (total.size // threads)
+        first = row * width * groups * per_group
         if out.size:
-            _sum_pixels(numbers, ends, reach, given, packed, rows, span, out, first)
+            _sum_pixels(numbers, known, distances, alike, source, factors, row, listed, start, target, first)
             if addend.size:
-                _add(out, addend, first, width * groups)
+                _add(target, addend, first, width * groups)
         else:
-            _sum_pixels(numbers, ends, reach, given, packed, rows, span, total, to)
-            _store_row(numbers, addend, dx, first, total, to)
+            _sum_pixels(numbers, known, distances, alike, source, factors, row, listed, start, sums, to)
+            _store_row(numbers, addend, dx, first, sums, to)

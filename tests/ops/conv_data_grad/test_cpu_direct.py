@@ -27,6 +27,8 @@ GROUPED = (
     Convolution((2, 16, 3, 30), (16, 1, 1, 1), add=True, params={"groups": 16}),
     Convolution((2, 45, 3, 2), (45, 1, 3, 3), add=True, params={"padding_before": 1, "groups": 45, "strides": 2}),
     Convolution((1, 70, 4, 3), (105, 2, 2, 2), params={"dilation_rate": 2, "padding_before": 1, "groups": 35}),
+    Convolution((2, 54, 3, 13), (36, 3, 3, 3), add=True, params={"padding_before": 1, "groups": 18}),
+    Convolution((1, 20, 4, 19), (20, 1, 2, 3), params={"strides": (1, 2), "dilation_rate": (1, 3), "groups": 20}),
 )
 
 

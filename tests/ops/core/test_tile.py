@@ -69,3 +69,32 @@ def test_a_tile_is_a_sum_of_products(monkeypatch: pytest.MonkeyPatch, dtype: Any
                 expected[2 + row * out_row + column] += sum(terms)
         run(a, b, out, depth)
         np.testing.assert_array_equal(out, expected)
+
+
+@pytest.mark.parametrize("nbytes", [32, 64])
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_a_block_is_a_sum_of_products_of_vectors(dtype: Any, nbytes: int) -> None:
+    """Rows share factors, columns values; numbers are whole, so that sums are exact; what is around it is left."""
+    from numba import njit
+
+    from opgauge.ops._cpu.tile import jit_block as blocks
+
+    @njit  # type: ignore[untyped-decorator]
+    def run(given: Any, factors: Any, out: Any, steps: int) -> tuple[int, int, int]:
+        sums = blocks.zeros(out, 3, 2, nbytes)
+        for step in range(steps):
+            sums = blocks.multiply_onto(sums, given, 1 + 5 * step, 21, factors, 2 + 7 * step, 19)
+        blocks.store_block(out, 3, 60, 30, sums)
+        return blocks.rows_of(sums), blocks.columns_of(sums), blocks.width_of(sums)
+
+    rng = np.random.default_rng(0)
+    given, factors = (rng.integers(-8, 9, 100).astype(dtype) for _ in range(2))
+    out, lanes, steps = np.full(200, -1, dtype), nbytes // np.dtype(dtype).itemsize, 4
+    assert run(given, factors, out, steps) == (3, 2, lanes)
+    expected = np.full(200, -1, dtype)
+    for row in range(3):
+        for column in range(2):
+            values = [given[1 + 5 * step + 21 * row :][:lanes] for step in range(steps)]
+            by = [factors[2 + 7 * step + 19 * column :][:lanes] for step in range(steps)]
+            expected[3 + 60 * row + 30 * column :][:lanes] = np.sum(np.multiply(values, by), axis=0)
+    np.testing.assert_array_equal(out, expected)
