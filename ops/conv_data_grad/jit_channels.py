@@ -47,30 +47,28 @@ def spread_pixels(dy: Any, groups: int, outs: int, given: Any) -> None:
 
 
 @njit(**INNER)
-def _list_taps(numbers: Any, ends: Any, reach: Any, row: int, pixel: int, taps: Any, start: int) -> tuple[int, int]:
-    """List the taps that reach a pixel of a row of dx: where each reads dy and the filter. Returns start and end."""
+def _list_rows(numbers: Any, ends: Any, reach: Any, row: int, rows: Any, start: int) -> int:
+    """List the rows of taps that reach a row of dx: where each starts in dy and in the filter. Returns their end."""
     _, groups, per_group, outs, depth, height, _, volume, _ = numbers
     image, d, h = row // (depth * height), row // height % depth, row % height
-    w, count = depth + height + pixel, start
+    count = start
     for i in range(ends[d], ends[d + 1]):
         for j in range(ends[depth + h], ends[depth + h + 1]):
-            g = image * volume + reach[2 * i] + reach[2 * j]
-            f = reach[2 * i + 1] + reach[2 * j + 1]
-            for k in range(ends[w], ends[w + 1]):
-                for out in range(outs):
-                    taps[uintp(2 * count)] = g + reach[uintp(2 * k)] + out * groups
-                    taps[uintp(2 * count + 1)] = f + reach[uintp(2 * k + 1)] + out * groups * per_group
-                    count += 1
-    return start, count
+            for out in range(outs):
+                rows[2 * count] = image * volume + reach[2 * i] + reach[2 * j] + out * groups
+                rows[2 * count + 1] = reach[2 * i + 1] + reach[2 * j + 1] + out * groups * per_group
+                count += 1
+    return count
 
 
-@njit(**INNER)
+@njit(forceinline=True, **INNER)
 def _sum_run(
     none: Any,
     given: Any,
     packed: Any,
-    taps: Any,
-    span: tuple[int, int],
+    rows: Any,
+    reach: Any,
+    span: tuple[int, int, int, int],
     count: int,
     sizes: tuple[int, int, int, int],
     channels: tuple[int, int],
@@ -80,8 +78,8 @@ def _sum_run(
     """Write sums of the products of all taps for a run of pixels to out, (pixels, channels, groups), from `to` on.
 
     none: a block of zeros, pixels by channels; the last pixels and vectors of groups end with theirs, and may overlap
-    others. span: first and end of the taps of the first pixel. count: of pixels. sizes: distance between pixels,
-    groups, channels and outs of a group. channels: first and end.
+    others. span: first and end of the rows of taps, and of the taps of each. count: of pixels. sizes: distance between
+    pixels, groups, channels and outs of a group. channels: first and end.
     """
     apart, groups, per_group, outs = sizes
     pixels, lanes, step, pitch = rows_of(none), width_of(none), apart * groups * per_group, groups * outs
@@ -91,39 +89,44 @@ def _sum_run(
             for place in range(0, groups, lanes):
                 group = min(place, groups - lanes)
                 sums, g, f = none, pixel * pitch + group, channel + group
-                for tap in range(uintp(2 * span[0]), uintp(2 * span[1]), uintp(2)):
-                    sums = multiply_onto(sums, given, g + taps[tap], pitch, packed, f + taps[tap + uintp(1)], groups)
+                for row in range(uintp(2 * span[0]), uintp(2 * span[1]), uintp(2)):
+                    g_row, f_row = g + rows[row], f + rows[row + uintp(1)]
+                    for tap in range(uintp(2 * span[2]), uintp(2 * span[3]), uintp(2)):
+                        source, factor = g_row + reach[tap], f_row + reach[tap + uintp(1)]
+                        sums = multiply_onto(sums, given, source, pitch, packed, factor, groups)
                 store_block(out, to + pixel * step + f, step, groups, sums)
 
 
 @njit(**INNER)
 def _sum_groups(
-    given: Any, packed: Any, taps: Any, span: tuple[int, int], count: int, sizes: Any, out: Any, to: int
+    given: Any, packed: Any, rows: Any, reach: Any, span: Any, count: int, sizes: Any, out: Any, to: int
 ) -> None:
     """Like `_sum_run` for fewer groups than a vector has."""
     apart, groups, per_group, outs = sizes
     for pixel in range(count):
         for place in range(groups * per_group):
             g, total = pixel * groups * outs + place % groups, out.dtype.type(0)
-            for tap in range(uintp(2 * span[0]), uintp(2 * span[1]), uintp(2)):
-                total += given[uintp(g + taps[tap])] * packed[uintp(place + taps[tap + uintp(1)])]
+            for row in range(uintp(2 * span[0]), uintp(2 * span[1]), uintp(2)):
+                g_row, f_row = g + rows[row], place + rows[row + uintp(1)]
+                for tap in range(uintp(2 * span[2]), uintp(2 * span[3]), uintp(2)):
+                    total += given[uintp(g_row + reach[tap])] * packed[uintp(f_row + reach[tap + uintp(1)])]
             out[uintp(to + pixel * apart * groups * per_group + place)] = total
 
 
-@njit(**INNER)
+@njit(forceinline=True, **INNER)
 def _sum_blocks(
-    blocks: Any, given: Any, packed: Any, taps: Any, span: tuple[int, int], count: int, sizes: Any, out: Any, to: int
+    blocks: Any, given: Any, packed: Any, rows: Any, reach: Any, span: Any, count: int, sizes: Any, out: Any, to: int
 ) -> None:
     """Sum a run of pixels by blocks: of several pixels and two channels, of as many and one channel, or of one."""
     (pair, single, one), per_group = blocks, sizes[2]
     pairs = per_group - per_group % 2
     if count < rows_of(single):
-        _sum_run(one, given, packed, taps, span, count, sizes, (0, per_group), out, to)
+        _sum_run(one, given, packed, rows, reach, span, count, sizes, (0, per_group), out, to)
         return
     if pairs:
-        _sum_run(pair, given, packed, taps, span, count, sizes, (0, pairs), out, to)
+        _sum_run(pair, given, packed, rows, reach, span, count, sizes, (0, pairs), out, to)
     if pairs < per_group:
-        _sum_run(single, given, packed, taps, span, count, sizes, (pairs, per_group), out, to)
+        _sum_run(single, given, packed, rows, reach, span, count, sizes, (pairs, per_group), out, to)
 
 
 @njit(**INNER)
@@ -135,25 +138,27 @@ def _sum_pixels(
     given: Any,
     packed: Any,
     row: int,
-    taps: Any,
+    rows: Any,
     start: int,
     out: Any,
     to: int,
 ) -> None:
     """The sums of a row of dx, as (pixels, channels of a group, groups)."""
-    _, groups, per_group, outs, _, _, _, _, apart = numbers
+    _, groups, per_group, outs, depth, height, _, _, apart = numbers
+    end = _list_rows(numbers, ends, reach, row, rows, start)
     sizes = apart, groups, per_group, outs
     blocks = zeros(out, PIXELS, 2, VECTOR_BYTES), zeros(out, PIXELS, 1, VECTOR_BYTES), zeros(out, 1, 1, VECTOR_BYTES)
     short = zeros(out, 1, 1, LANES_BYTES)
     for index in range(0, runs.size, 2):
         pixel, count = runs[index], runs[index + 1]
-        span, at = _list_taps(numbers, ends, reach, row, pixel, taps, start), to + pixel * groups * per_group
+        at, last = to + pixel * groups * per_group, depth + height + pixel
+        span = start, end, ends[last], ends[last + 1]
         if groups >= width_of(blocks[0]):
-            _sum_blocks(blocks, given, packed, taps, span, count, sizes, out, at)
+            _sum_blocks(blocks, given, packed, rows, reach, span, count, sizes, out, at)
         elif groups >= width_of(short):
-            _sum_run(short, given, packed, taps, span, count, sizes, (0, per_group), out, at)
+            _sum_run(short, given, packed, rows, reach, span, count, sizes, (0, per_group), out, at)
         else:
-            _sum_groups(given, packed, taps, span, count, sizes, out, at)
+            _sum_groups(given, packed, rows, reach, span, count, sizes, out, at)
 
 
 @njit(**INNER)
@@ -193,7 +198,7 @@ def convolve_rows(
     dx: Any,
     out: Any,
     total: Any,
-    taps: Any,
+    rows: Any,
     threads: int,
 ) -> None:
     """Compute dx, channels last, one row at a time; arrays are flat, the addend may be empty.
@@ -201,7 +206,7 @@ def convolve_rows(
     numbers: images, groups, channels and outs of a group, sizes of dx, numbers of an image of dy, and the stride of
     columns. ends, reach: for each depth, row and column of dx the end of its taps, and of each tap the distance in dy
     and in packed. runs: first pixel and number of those of a row with the same taps, a stride apart. given: dy by
-    `spread_pixels`, packed: the filter by `pack_taps`. out: dx, if sums need not be moved, else empty. total, taps:
+    `spread_pixels`, packed: the filter by `pack_taps`. out: dx, if sums need not be moved, else empty. total, rows:
     scratch of each thread.
     """
     _, groups, per_group, _, depth, height, width, _, _ = numbers
@@ -212,10 +217,10 @@ def convolve_rows(
         borrowed(given),
         borrowed(packed),
     )
-    listed, target, sums = borrowed(taps), borrowed(out), borrowed(total)
+    listed, target, sums = borrowed(rows), borrowed(out), borrowed(total)
     for task in prange(numbers[0] * depth * height):
         thread = get_thread_id() if threads > 1 else 0
-        row, start, to = np.int64(task), thread * (taps.size // threads // 2), thread * (total.size // threads)
+        row, start, to = np.int64(task), thread * (rows.size // threads // 2), thread * (total.size // threads)
         first = row * width * groups * per_group
         if out.size:
             _sum_pixels(numbers, known, distances, alike, source, factors, row, listed, start, target, first)
