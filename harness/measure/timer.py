@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
+from ctypes import c_uint8
 from dataclasses import dataclass
 from time import perf_counter_ns
 from typing import Any, NamedTuple, Protocol
+
+import numpy as np
 
 from opgauge.harness.result.result import Calibration, Measurement
 from opgauge.harness.settings import Settings
@@ -53,14 +57,51 @@ class UnfinishedError(Exception):
     """Work of a call that was still running when the timed stream had ended."""
 
 
+class Place(NamedTuple):
+    """A byte of the outputs, and an element of the first array that a kernel returns instead."""
+
+    memory: memoryview
+    at: int = 0
+    element: int = 0
+
+    def look(self, returned: Any) -> tuple[int, Any]:
+        """Present values of the byte and of the element, of torch's a byte of it; None without an array on the host."""
+        own: Any = None
+        first: Any = returned[0] if type(returned) is tuple and returned else None
+        if issubclass(type(first), np.ndarray):
+            if _NDARRAY.size.__get__(first) > self.element:
+                own = _NDARRAY.item(first, self.element)
+        elif type(first) is getattr(sys.modules.get("torch"), "Tensor", None) and _is_plain(first, self.element):
+            own = c_uint8.from_address(first.data_ptr() + self.element * first.element_size()).value
+        return self.memory[self.at], own
+
+
+def _is_plain(tensor: Any, element: int) -> bool:
+    """Whether an element of a tensor lies in memory of the host at its place."""
+    is_strided = tensor.is_cpu and tensor.layout is sys.modules["torch"].strided
+    return bool(is_strided and tensor.is_contiguous() and tensor.numel() > element)
+
+
+_NDARRAY: Any = np.ndarray
+NOWHERE = Place(memoryview(bytes(1)))
+"""A byte that nothing writes."""
+
+
 class Hooks(Protocol):
     """Callbacks around each sample, outside the timed region."""
 
-    def before(self) -> None:
-        """Called right before the timed calls, after warm-up calls."""
+    def before(self) -> Place:
+        """Called right before the timed calls, after warm-up calls.
 
-    def after(self, returned: Any) -> None:
-        """Called right after the timed calls, with the last returned value; raises if the outputs are wrong."""
+        Returns a place at which timers of the CPU look before they stop the clock: a hook or a handler that computes
+        outputs when they are read is timed, and one that computes later leaves other values.
+        """
+
+    def after(self, returned: Any, seen: tuple[int, Any] | None = None) -> None:
+        """Called right after the timed calls, with the last returned value; raises if the outputs are wrong.
+
+        seen: values at the place; None if nobody looked.
+        """
 
 
 class TimedHooks:
@@ -70,18 +111,20 @@ class TimedHooks:
         self._hooks = hooks
         self.seconds = 0.0
 
-    def before(self) -> None:
-        """Call the hook before a sample."""
-        if self._hooks is not None:
-            begun = perf_counter_ns()
-            self._hooks.before()
-            self.seconds += (perf_counter_ns() - begun) / 1e9
+    def before(self) -> Place:
+        """Call the hook before a sample; returns the place to look at after it."""
+        if self._hooks is None:
+            return NOWHERE
+        begun = perf_counter_ns()
+        place = self._hooks.before()
+        self.seconds += (perf_counter_ns() - begun) / 1e9
+        return place
 
-    def after(self, returned: Any) -> None:
+    def after(self, returned: Any, seen: tuple[int, Any] | None = None) -> None:
         """Call the hook after a sample."""
         if self._hooks is not None:
             begun = perf_counter_ns()
-            self._hooks.after(returned)
+            self._hooks.after(returned, seen)
             self.seconds += (perf_counter_ns() - begun) / 1e9
 
 

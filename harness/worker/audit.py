@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 
+from opgauge.harness.measure.timer import NOWHERE, Place
 from opgauge.harness.worker.attempt import Attempt, WrongError
 from opgauge.harness.worker.bits import has_bits, module_of
 from opgauge.harness.worker.call_time import CallTime, Clocks
@@ -23,7 +24,7 @@ from opgauge.harness.worker.input_changes import FreshValues, InputChange, Input
 from opgauge.harness.worker.inputs import Inputs, on_host
 from opgauge.harness.worker.left_threads import LeftThreads
 from opgauge.harness.worker.nearness import is_near
-from opgauge.harness.worker.probes import changed_output, draw_probe, read_probes
+from opgauge.harness.worker.probes import changed_output, draw_place, draw_probe, is_same, read_probes
 from opgauge.harness.worker.regions import Pair, differ, is_flat, moved, run, slices
 from opgauge.harness.worker.returned_arrays import ReturnedArrays
 from opgauge.harness.worker.time_share import TimeShare
@@ -69,6 +70,7 @@ class Audit:
             emphasized=attempt.kernel.relaxed == 1,
             draws=attempt.buffers.draws,
             user=str(attempt.kernel.key),
+            is_random=seed is None,
         )
         # what kernels that capture inputs return may be computed when they are bound
         self._returned = ReturnedArrays(attempt.buffers.out if self.can_freshen else {}, self.rng)
@@ -85,19 +87,23 @@ class Audit:
         self._started = self._ended = 0.0
         self._called = Clocks.now()
         self._probes: dict[str, Array] = {}
+        self._place = NOWHERE
         self._change: InputChange | None = None
         self.thorough: list[CallTime] = []  # samples on inputs and outputs that changed as a whole
         self.usual: list[CallTime] = []  # samples on inputs of which no values are fresh
         self.samples = self.whole = self.varied = self.fresh = 0
         self.is_hot_wrong = False  # whether captured calls leave other outputs than others
 
-    def before(self) -> None:
-        """Change inputs and poison outputs; not timed."""
+    def before(self) -> Place:
+        """Change inputs and poison outputs; not timed. Returns a poisoned place."""
         sampled_s = self._sampled_s
         self.change(
             whole=self.is_small or self._whole.has_room(sampled_s),
             fresh=self._fresh.has_room(sampled_s) and (not self.fresh or bool(self.rng.random() < 1 / 2)),
         )
+        self._place = draw_place(self._attempt.buffers.out, self._probes, self.rng)
+        self._called = Clocks.now()
+        return self._place
 
     def change(self, *, whole: bool, fresh: bool) -> None:
         """Change inputs, to fresh values if wanted and possible, and poison outputs or parts of them."""
@@ -120,25 +126,27 @@ class Audit:
         self._started = self._ended - begun
         self._called = Clocks.now()
 
-    def after(self, returned: Any, *, judged: bool = True, surely: bool = False) -> None:
+    def after(
+        self, returned: Any, seen: tuple[int, Any] | None = None, *, judged: bool = True, surely: bool = False
+    ) -> None:
         """Check the outputs of the sample, and undo the change; not timed. Raises WrongError.
 
-        judged: compare outputs. surely: also those for which that is costly.
+        seen: values at the place that `before` returned. judged: compare outputs. surely: also costly ones.
         """
         took, change, begun = self._called.passed(), self._change, perf_counter()
         if change is None:
             return
         self._sampled_s += begun - self._ended
         outputs = self._attempt.outputs(returned)
-        seen = read_probes(outputs, self._probes) if judged else {}
+        probed = read_probes(outputs, self._probes) if judged else {}
         is_judged = judged and self._compare(outputs, change, surely=surely)
         self.threads.rest()  # not before: it raises an audit event, upon which a hook could compute the outputs
-        late = changed_output(outputs, self._probes, seen)
-        if late:
-            reason = f"{late} was still written after the call had returned"
+        late = changed_output(outputs, self._probes, probed)
+        if late or not is_same(self._place, seen, returned):
+            reason = f"{late or 'an output'} was still written after the call had returned"
             raise WrongError(reason)
         self.undo()
-        late = changed_output(outputs, self._probes, seen)
+        late = changed_output(outputs, self._probes, probed)
         if late:
             reason = f"{late} changes with an input after the call has returned: copying is part of the work"
             raise WrongError(reason)

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from opgauge.harness.worker.bits import module_of
 from opgauge.ops import dtype_info
 from opgauge.ops._core.op import Array
 
@@ -17,6 +18,9 @@ LOWEST, HIGHEST = 0.3, 0.9
 """Range of the factors of fresh values: no sign changes, nothing overflows, and distributions stay valid."""
 BLOCKS = 4
 """Contiguous blocks of an input that get a factor of their own, or cuts between reversed parts."""
+
+SCATTERED = 512
+"""Elements per scattered one, each of which gets another factor, or is exchanged with its mirror image."""
 
 
 def renew(arrays: Iterable[Any], rng: np.random.Generator, *, is_scaled: bool) -> None:
@@ -29,6 +33,7 @@ def renew(arrays: Iterable[Any], rng: np.random.Generator, *, is_scaled: bool) -
     for array in arrays:
         if array.size:
             (_scale_blocks if is_scaled and _is_floating(array) else _reorder)(array, rng)
+            _scatter(array, rng)
 
 
 def renewed(values: Array, rng: np.random.Generator) -> Array:
@@ -71,6 +76,16 @@ def _scale_blocks(array: Any, rng: np.random.Generator) -> None:
     for factor in factors[1:]:
         first, last = sorted(int(one) for one in rng.integers(0, array.size + 1, 2))
         scale_floats(flat[first:last], factor)
+
+
+def _scatter(array: Any, rng: np.random.Generator) -> None:
+    """Change elements at random places, so that no sum of the new values follows from those of a few known parts."""
+    flat = _flat(array)
+    places = np.unique(rng.integers(0, -(-flat.size // 2), -(-flat.size // SCATTERED)))
+    here, there = (module_of(flat).asarray(one) for one in (places, flat.size - 1 - places))
+    if _is_floating(array):
+        flat[here] *= flat.dtype.type(rng.uniform(LOWEST, HIGHEST))
+    flat[here], flat[there] = flat[there], flat[here]
 
 
 def _flat(array: Any) -> Any:

@@ -92,11 +92,12 @@ class InputChanges:
         emphasized: bool,
         draws: Draws,
         user: str,
+        is_random: bool = True,
     ) -> None:
         """Change `inputs`, whose values `untouched` has.
 
         emphasized: fresh values may be such that a few elements decide (see `emphasis`). draws: those of the case's
-        implementations. user: the kernel.
+        implementations. user: the kernel. is_random: draw fresh values by a new generator each time, not by `rng`.
         """
         self.variation = variation
         self._case = case
@@ -107,6 +108,7 @@ class InputChanges:
         self._derives: frozenset[str] | None = None
         self._draws = draws
         self._user = user
+        self._is_random = is_random
         self._drawn: Counter[str] = Counter()
         self._elements = sum(int(array.size) for array in inputs.values())
 
@@ -167,6 +169,8 @@ class InputChanges:
 
     def draw(self, kind: str) -> Draw:
         """The next draw of a kind."""
+        if self._is_random:
+            self._rng = np.random.default_rng()  # no kernel knows its state
         number = self._drawn[kind]
         self._drawn[kind] += 1
         return self._draws.take(kind, number, self._user, self._rng)

@@ -5,6 +5,7 @@ A kernel that replaces some of it could report any time, or slow down the kernel
 
 from __future__ import annotations
 
+import ctypes
 import sys
 import threading
 import types
@@ -44,6 +45,8 @@ LIBRARIES = frozenset(("cupy", "cupy.cuda", "torch", "torch.nn.functional", "num
 """Modules of which all functions are watched."""
 OWN = "its own"
 """A library's own function of Python, which it may replace by another one."""
+IS_CPYTHON = sys.implementation.name == "cpython"
+"""Whether a function in C begins with the address of its definition, whose second entry is the function's address."""
 HARNESS = "opgauge.harness."
 """Start of the names of the harness's modules."""
 
@@ -135,11 +138,14 @@ def _used_modules() -> dict[str, types.ModuleType]:
 
 
 def _code_of(value: Any) -> tuple[int, ...]:
-    """A callable's identity and, if it is written in Python, those of its code and default values.
+    """A callable's identity and its code: the address of a function in C, or that of Python and its default values.
 
     NumPy wraps its functions in objects that call them.
     """
     function = getattr(value, "_implementation", value)
+    if type(function) is types.BuiltinFunctionType and IS_CPYTHON:
+        definition = ctypes.c_void_p.from_address(id(function) + object.__basicsize__).value or 0
+        return id(value), ctypes.c_void_p.from_address(definition + ctypes.sizeof(ctypes.c_void_p)).value or 0
     if not isinstance(function, types.FunctionType):
         return (id(value),)
     return id(value), id(function.__code__), id(function.__defaults__), id(function.__kwdefaults__)

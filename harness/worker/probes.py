@@ -2,14 +2,27 @@
 
 from __future__ import annotations
 
+import ctypes
+import mmap
+import sys
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from functools import cache
+from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.lib.array_utils import byte_bounds
 
+from opgauge.harness.measure.timer import NOWHERE, Place
+from opgauge.harness.worker.attempt import WrongError
 from opgauge.harness.worker.bits import has_bits
 from opgauge.ops._core.op import Array
 
+MADV_POPULATE_READ = 22
+"""Advice of Linux 5.14 upon which the system reads pages itself; it fails where a read would raise a signal."""
+MAPS = Path("/proc/self/maps")
+"""File of Linux with the permissions of each range of addresses."""
 PROBED = 64
 """Elements of each output that are read."""
 
@@ -26,9 +39,59 @@ def draw_probe(array: Any, rng: np.random.Generator, parts: Sequence[slice] | No
     return places
 
 
+def draw_place(arrays: Mapping[str, Any], probes: Mapping[str, Array], rng: np.random.Generator) -> Place:
+    """A byte of a probed element of one of the outputs, and an element of the first one, often the last element.
+
+    The last elements of returned arrays are overwritten after each sample. NOWHERE without outputs on the host.
+    """
+    names = [name for name, places in probes.items() if len(places)]
+    if not names:
+        return NOWHERE
+    name = names[int(rng.integers(len(names)))]
+    array, places = arrays[name], probes[name]
+    at = int(places[int(rng.integers(len(places)))]) * array.itemsize + int(rng.integers(array.itemsize))
+    size = arrays[names[0]].size
+    element = size - 1 if rng.random() < 1 / 2 else int(rng.integers(size))
+    return Place(memoryview(array.reshape(-1).view(np.uint8)), at, element)
+
+
+def is_same(place: Place, seen: tuple[int, Any] | None, returned: Any) -> bool:
+    """Whether the values at a place are those seen before, or nobody looked; NaN is the same as NaN."""
+    return seen is None or repr(seen) == repr(place.look(returned))
+
+
 def read_probes(outputs: Mapping[str, Any], probes: Mapping[str, Array]) -> dict[str, Array]:
-    """The probed elements of each output; none of arrays elsewhere."""
+    """The probed elements of each output; none of arrays elsewhere.
+
+    Raises WrongError if a read of an output would raise a signal, whose handler could compute.
+    """
+    for name, array in outputs.items():
+        if isinstance(array, np.ndarray) and array.size and not _is_readable(array):
+            reason = f"{name} cannot be read when the call has returned"
+            raise WrongError(reason)
     return {name: _at(outputs[name], probe) for name, probe in probes.items() if name in outputs}
+
+
+@cache
+def _library() -> Any:
+    """The C library, called without releasing the interpreter's lock: a thread that waits for it could compute then."""
+    return ctypes.PyDLL(None) if sys.platform == "linux" else None
+
+
+def _is_readable(array: Array) -> bool:
+    """Whether the pages of an array can be read; systems cannot read those of devices themselves."""
+    low, high = byte_bounds(array)
+    start, library = low - low % mmap.PAGESIZE, _library()
+    pages = ctypes.c_void_p(start), ctypes.c_size_t(high - start), MADV_POPULATE_READ
+    if library is None or library.madvise(*pages) == 0:
+        return True
+    with suppress(OSError):
+        for line in MAPS.read_text(encoding="utf-8", errors="replace").splitlines():
+            addresses, permissions = line.split(maxsplit=2)[:2]
+            first, last = (int(one, 16) for one in addresses.split("-"))
+            if first < high and start < last and not permissions.startswith("r"):
+                return False
+    return True
 
 
 def changed_output(outputs: Mapping[str, Any], probes: Mapping[str, Array], seen: Mapping[str, Array]) -> str:

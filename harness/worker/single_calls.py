@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import repeat
 from math import inf
 from time import perf_counter, perf_counter_ns, sleep
 
@@ -108,15 +107,19 @@ def check_loops(audit: Audit, attempt: Attempt, call: Bound, repeated: Measureme
     earlier, loops = [CallTime(int(cpu_ns), int(wall_ns))], list[CallTime]()
     samples = [CallTime(int(SLOWER_HOST * cpu_ns), int(SLOWER_HOST * wall_ns))]
     spare = memoryview(bytearray(1))
+    steps = ((spare, 0, spare, 0, 1, spare, 0),)
     for _ in range(PAIRS):
         begun = Clocks.now(with_waits=True)
-        for place, at, twin, other, bits, out, out_at in repeat((spare, 0, spare, 0, 1, spare, 0), calls):
-            place[at] ^= bits
-            twin[other] ^= bits
-            place[at] ^= bits
-            twin[other] ^= bits
-            out[out_at] ^= bits
+        left = calls
+        while left:  # without an iterator, which a kernel could find among all objects and exhaust
+            for place, at, twin, other, bits, out, out_at in steps:
+                place[at] ^= bits
+                twin[other] ^= bits
+                place[at] ^= bits
+                twin[other] ^= bits
+                out[out_at] ^= bits
             call()
+            left -= 1
         loops.append(begun.passed().of_each(calls))
         if not is_dearer(loops, earlier):
             return

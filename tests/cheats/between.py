@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import ctypes
-import subprocess
 import sys
-import tempfile
 import time
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from tests.cheats.catalogue import Run, cheat, compute, write
+from tests.cheats.native import compiled
 from tests.cheats.unwatched import signs
 
 Arrays = dict[str, Any]
@@ -49,7 +47,7 @@ void *call(long *self, void *unused) {
 _KEPT: list[Any] = []
 
 
-class _Method(ctypes.Structure):
+class Method(ctypes.Structure):
     """CPython's `PyMethodDef`."""
 
     _fields_ = (
@@ -63,14 +61,10 @@ class _Method(ctypes.Structure):
 @cheat("skipping", "small-rows")
 def skips_after_the_gap_of_a_sample(inputs: Arrays, out: Arrays) -> Run:
     """A call without a frame of the interpreter, which skips its work right after another one."""
-    with tempfile.TemporaryDirectory() as folder:
-        source, target = Path(folder) / "gap.c", Path(folder) / "gap.so"
-        source.write_text(NATIVE, encoding="ascii")
-        subprocess.run(["cc", "-O2", "-shared", "-fPIC", source, "-o", target, "-lm"], check=True)
-        library = ctypes.CDLL(str(target))
+    library = compiled(NATIVE)
     places = (ctypes.c_void_p(array.ctypes.data) for array in (inputs["x"], out["y"]))
     library.set(*places, *inputs["x"].shape, ctypes.c_long(SHORT_GAP_NS))
-    method = _Method(b"call", ctypes.cast(library.call, ctypes.c_void_p), NO_ARGUMENTS, None)
+    method = Method(b"call", ctypes.cast(library.call, ctypes.c_void_p), NO_ARGUMENTS, None)
     new = ctypes.pythonapi.PyCFunction_NewEx
     new.restype, new.argtypes = ctypes.py_object, [ctypes.c_void_p, ctypes.py_object, ctypes.c_void_p]
     _KEPT.extend((library, method, inputs["x"], out["y"]))

@@ -4,17 +4,15 @@ from __future__ import annotations
 
 import _thread
 import ctypes
-import subprocess
-import tempfile
 import threading
 import time
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from tests.cheats.adaptive import norms
 from tests.cheats.catalogue import Run, cheat
+from tests.cheats.native import compiled
 
 Arrays = dict[str, Any]
 SLEEP_S = 0.02
@@ -114,11 +112,7 @@ def computes_in_a_native_thread(inputs: Arrays, out: Arrays) -> Run:
     """A thread of the C library computes the result when inputs have changed, without the interpreter."""
     ready = np.zeros(len(inputs["x"]), np.float32)
     _KEPT.extend((inputs["x"], ready))
-    with tempfile.TemporaryDirectory() as folder:
-        source, target = Path(folder) / "norms.c", Path(folder) / "norms.so"
-        source.write_text(NATIVE, encoding="ascii")
-        subprocess.run(["cc", "-O2", "-shared", "-fPIC", "-pthread", source, "-o", target, "-lm"], check=True)
-        library = ctypes.CDLL(str(target))
+    library = compiled(NATIVE)
     library.start(*(ctypes.c_void_p(array.ctypes.data) for array in (inputs["x"], ready)), *inputs["x"].shape)
 
     def run() -> None:
