@@ -50,10 +50,9 @@ def interleave(
         is_last = not any(turns)
         for index in order:
             name, taken = implementations[index], results[index].measurement
-            if results[index].status is not Status.OK or taken is None or not (turns[index] or is_last):
-                continue
-            report(name)
-            results[index] = joined(results[index], bench.sample(name, single(taken, limits), is_last=is_last))
+            if results[index].status is Status.OK and taken is not None and (turns[index] or is_last):
+                report(name)
+                results[index] = joined(results[index], bench.sample(name, single(taken, limits), is_last=is_last))
         if is_last:
             break
     return [with_series(result) for result in bench.judged_together(results)]
