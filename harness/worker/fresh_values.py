@@ -81,11 +81,14 @@ def _scale_blocks(array: Any, rng: np.random.Generator) -> None:
 def _scatter(array: Any, rng: np.random.Generator) -> None:
     """Change elements at random places, so that no sum of the new values follows from those of a few known parts."""
     flat = _flat(array)
+    # as integers, of which any library takes some by their indices
+    words = flat.view(f"u{flat.itemsize}") if flat.dtype.kind == "V" else flat
     places = np.unique(rng.integers(0, -(-flat.size // 2), -(-flat.size // SCATTERED)))
     here, there = (module_of(flat).asarray(one) for one in (places, flat.size - 1 - places))
+    first, last = words[here], words[there]
     if _is_floating(array):
-        flat[here] *= flat.dtype.type(rng.uniform(LOWEST, HIGHEST))
-    flat[here], flat[there] = flat[there], flat[here]
+        first = (first.view(flat.dtype) * flat.dtype.type(rng.uniform(LOWEST, HIGHEST))).view(words.dtype)
+    words[here], words[there] = last, first
 
 
 def _flat(array: Any) -> Any:
