@@ -20,6 +20,8 @@ IN_16_BITS = "torch rounds the product to 16 bits before it adds"
 
 
 def _step(x: Any, scale: Any, bias: float, *, bias_after_scale: bool) -> tuple[Callable[..., Any], Any]:
+    if not isinstance(scale, float | int):
+        scale = scale.reshape(())  # with more dimensions than x it would add some
     if not x.is_floating_point():
         integer = np.dtype(str(x.dtype).removeprefix("torch."))
         scale = as_integer(scale, integer) if isinstance(scale, float | int) else scale

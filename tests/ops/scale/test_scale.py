@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from importlib.util import find_spec
 from typing import Any
 
 import numpy as np
@@ -50,10 +51,11 @@ def test_overflow_is_infinite() -> None:
 
 
 def test_scale_may_be_a_tensor_of_one_element() -> None:
-    """A tensor scale is read when the kernel runs; more than one element is refused."""
-    case = case_of("scale", {"x": (4,), "scale": (1,)}, "float32", bias=0.5)
-    for implementation in ours("scale"):
-        assert complaint(case, inputs_of(case), implementation) == ""
+    """A tensor scale is read when the kernel runs, also with more axes than x; more than one element is refused."""
+    for x, scale in (((4,), (1,)), ((3,), (1, 1)), ((), (1,))):
+        case = case_of("scale", {"x": x, "scale": scale}, "float32", bias=0.5)
+        for implementation in (*ours("scale"), *(["torch"] if find_spec("torch") else [])):
+            assert complaint(case, inputs_of(case), implementation) == "", implementation
     with pytest.raises(ShapeError, match="one element"):
         find_op("scale").infer({"x": (4,), "scale": (2,)}, "float32", find_op("scale").params())
 
