@@ -6,9 +6,7 @@ import ctypes
 import mmap
 import sys
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from functools import cache
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -17,12 +15,11 @@ from numpy.lib.array_utils import byte_bounds
 from opgauge.harness.measure.timer import NOWHERE, Place
 from opgauge.harness.worker.attempt import WrongError
 from opgauge.harness.worker.bits import has_bits
+from opgauge.harness.worker.memory_map import mapped_ranges
 from opgauge.ops._core.op import Array
 
 MADV_POPULATE_READ = 22
 """Advice of Linux 5.14 upon which the system reads pages itself; it fails where a read would raise a signal."""
-MAPS = Path("/proc/self/maps")
-"""File of Linux with the permissions of each range of addresses."""
 PROBED = 64
 """Elements of each output that are read."""
 
@@ -85,13 +82,7 @@ def _is_readable(array: Array) -> bool:
     pages = ctypes.c_void_p(start), ctypes.c_size_t(high - start), MADV_POPULATE_READ
     if library is None or library.madvise(*pages) == 0:
         return True
-    with suppress(OSError):
-        for line in MAPS.read_text(encoding="utf-8", errors="replace").splitlines():
-            addresses, permissions = line.split(maxsplit=2)[:2]
-            first, last = (int(one, 16) for one in addresses.split("-"))
-            if first < high and start < last and not permissions.startswith("r"):
-                return False
-    return True
+    return all(one.readable for one in mapped_ranges() if one.first < high and start < one.last)
 
 
 def changed_output(outputs: Mapping[str, Any], probes: Mapping[str, Array], seen: Mapping[str, Array]) -> str:

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from opgauge.harness.worker.memory_map import mapped_ranges
 from opgauge.harness.worker.process_settings import c_library
 
 ACTION_BYTES, ADDRESS_BYTES = 256, ctypes.sizeof(ctypes.c_void_p)
@@ -64,12 +65,7 @@ def _is_known(file: Path) -> bool:
 def _file_of(address: bytes) -> Path:
     """The file that a function's code was loaded from; empty for code that was made in memory."""
     place = int.from_bytes(address, sys.byteorder)
-    with suppress(OSError):
-        for line in Path("/proc/self/maps").read_text(encoding="utf-8", errors="replace").splitlines():
-            first, last = (int(part, 16) for part in line.partition(" ")[0].split("-"))
-            if first <= place < last:
-                return Path(*line.split(maxsplit=5)[5:])
-    return Path()
+    return next((one.file for one in mapped_ranges() if one.first <= place < one.last), Path())
 
 
 def put_back_handlers(old: Mapping[int, Handler]) -> None:

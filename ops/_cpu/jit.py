@@ -32,6 +32,8 @@ INNER = {"error_model": "numpy", "no_cpython_wrapper": True, "no_cfunc_wrapper":
 
 Calling such a function from Python crashes.
 """
+INLINE = {"forceinline": True, **INNER}
+"""Options of functions called once per few elements: a call with arrays takes tens of nanoseconds."""
 
 
 def _keep_apart_what_was_compiled() -> None:

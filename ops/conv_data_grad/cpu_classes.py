@@ -19,6 +19,7 @@ from opgauge.ops._core.kernel import Bound
 from opgauge.ops._cpu.threads import count
 from opgauge.ops._cpu.tile import scratch
 from opgauge.ops.conv_data_grad.cpu_columns import Tensors
+from opgauge.ops.conv_data_grad.cpu_rows import flat
 from opgauge.ops.conv_data_grad.op import ConvGeometry, three
 from opgauge.ops.conv_data_grad.residue_classes import Axis, axes_of
 
@@ -56,7 +57,7 @@ def _class_of(found: ConvGeometry, axes: Sequence[Axis], residues: tuple[int, ..
 
 def _taps(axis: Axis, residue: int) -> slice:
     """Taps that reach a class: every so many, from the first on."""
-    first = next(tap for tap in range(axis.kernel) if (residue + axis.padding - tap * axis.dilation) % axis.stride == 0)
+    first, _ = axis.taps(residue)[0]
     return slice(first, None, axis.stride // gcd(axis.stride, axis.dilation))
 
 
@@ -67,11 +68,10 @@ def in_classes(
     convolve: Callable[[ConvGeometry, Tensors], Bound],
 ) -> Bound:
     """A call that convolves each class by `convolve` and weaves the results into dx."""
-    from opgauge.ops._cpu.jit import storage
     from opgauge.ops.conv_data_grad import jit_fold as jit
 
     dx, addend, threads = tensors.dx, tensors.addend, count(2 * tensors.dx.nbytes)
-    added, target = storage(np.empty(0, dx.dtype) if addend is None else addend.reshape(-1)), storage(dx.reshape(-1))
+    added, target = flat(addend, dx), flat(dx, dx)
     steps = [_step(found, one, tensors, convolve, added, target, threads) for one in classes]
     if len(classes) < prod(len(axis.residues) for axis in axes_of(found)):  # no tap reaches the other pixels
         steps.insert(0, partial(jit.begin.on(threads), added, target, threads))

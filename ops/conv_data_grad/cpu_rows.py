@@ -90,16 +90,10 @@ def _class_taps(found: ConvGeometry) -> tuple[Any, Any]:
     lowest = (height.all_reaches or [0])[-1]
     ends, places = [0], list[int]()
     for row, column in product(height.residues, width.residues):
-        for (j, down), (k, right) in product(_taps_of(height, row), _taps_of(width, column)):
+        for (j, down), (k, right) in product(height.taps(row), width.taps(column)):
             places += [(down - lowest) * width.pitch + width.margin + right, j * width.kernel + k]
         ends.append(len(places) // 2)
     return np.array(ends), np.array(places, np.int64)
-
-
-def _taps_of(axis: Axis, residue: int) -> list[tuple[int, int]]:
-    """Taps that reach a class, and how far from its pixels they read."""
-    moved = [(tap, residue + axis.padding - tap * axis.dilation) for tap in range(axis.kernel)]
-    return [(tap, distance // axis.stride) for tap, distance in moved if distance % axis.stride == 0]
 
 
 def _shape(found: ConvGeometry, slices: int, taps: int, threads: int, wide: Any, *, is_direct: bool) -> tuple[Any, int]:

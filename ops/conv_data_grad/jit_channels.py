@@ -10,7 +10,8 @@ from typing import Any
 import numpy as np
 from numba import get_thread_id, njit, prange
 
-from opgauge.ops._cpu.jit import INNER, borrowed, narrow, widen
+from opgauge.ops._cpu.jit import INLINE, INNER, borrowed, narrow, widen
+from opgauge.ops._cpu.jit_store import add_onto, store_sums
 from opgauge.ops._cpu.threads import parallel
 from opgauge.ops._cpu.tile.jit import VECTOR_BYTES
 from opgauge.ops._cpu.tile.jit_block import columns_of, multiply_onto, rows_of, store_block, width_of, zeros
@@ -61,7 +62,7 @@ def _list_rows(numbers: Any, ends: Any, reach: Any, row: int, rows: Any, start: 
     return count
 
 
-@njit(forceinline=True, **INNER)
+@njit(**INLINE)
 def _sum_run(
     none: Any,
     given: Any,
@@ -113,7 +114,7 @@ def _sum_groups(
             out[uintp(to + pixel * apart * groups * per_group + place)] = total
 
 
-@njit(forceinline=True, **INNER)
+@njit(**INLINE)
 def _sum_blocks(
     blocks: Any, given: Any, packed: Any, rows: Any, reach: Any, span: Any, count: int, sizes: Any, out: Any, to: int
 ) -> None:
@@ -162,20 +163,11 @@ def _sum_pixels(
 
 
 @njit(**INNER)
-def _add(total: Any, addend: Any, first: int, count: int) -> None:
-    for index in range(uintp(first), uintp(first + count)):
-        total[index] += widen(addend[index])
-
-
-@njit(**INNER)
 def _store_row(numbers: Any, addend: Any, dx: Any, first: int, total: Any, to: int) -> None:
     """Store a row of sums, (pixels, channels of a group, groups), plus the addend to dx, (pixels, channels)."""
     _, groups, per_group, _, _, _, width, _, _ = numbers
     if per_group == 1:
-        at, given = uintp(first), uintp(to)
-        for index in range(uintp(width * groups)):
-            value = total[given + index] + widen(addend[at + index]) if addend.size else total[given + index]
-            dx[at + index] = narrow(value, dx[at + index])
+        store_sums(total, to, addend, dx, first, width * groups)
         return
     for pixel in range(width):
         for channel in range(per_group):
@@ -225,7 +217,7 @@ def convolve_rows(
         if out.size:
             _sum_pixels(numbers, known, distances, alike, source, factors, row, listed, start, target, first)
             if addend.size:
-                _add(target, addend, first, width * groups)
+                add_onto(target, addend, first, width * groups)
         else:
             _sum_pixels(numbers, known, distances, alike, source, factors, row, listed, start, sums, to)
             _store_row(numbers, addend, dx, first, sums, to)

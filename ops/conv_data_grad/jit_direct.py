@@ -12,7 +12,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from numba import get_thread_id, njit, prange
 
-from opgauge.ops._cpu.jit import INNER, borrowed, narrow, widen
+from opgauge.ops._cpu.jit import INLINE, borrowed, widen
+from opgauge.ops._cpu.jit_store import add_onto, store_sums
 from opgauge.ops._cpu.threads import parallel
 from opgauge.ops._cpu.tile.jit_lanes import lanes_of, load, load_widened, multiply_add, spread, store, store_pairs
 
@@ -20,8 +21,6 @@ uintp = np.uintp
 """Index type: known not to be negative, so loops vectorize."""
 VECTORS = 4
 """Vectors of pixels that are summed at once."""
-INLINE = {"forceinline": True, **INNER}
-"""Options of functions called once per few elements: a call with arrays takes tens of nanoseconds."""
 SLACK = 64
 """Elements after the last one of a buffer, for vectors that begin before its end."""
 
@@ -202,24 +201,6 @@ def _sum_band(
 
 
 @njit(**INLINE)
-def _finish(sums: Any, given: int, addend: Any, dx: Any, first: int, count: int) -> None:
-    """Store sums plus the addend, which may be empty, to dx."""
-    if addend.size:
-        for index in range(uintp(count)):
-            at = uintp(first) + index
-            dx[at] = narrow(sums[uintp(given) + index] + widen(addend[at]), dx[at])
-    else:
-        for index in range(uintp(count)):
-            dx[uintp(first) + index] = narrow(sums[uintp(given) + index], dx[uintp(first) + index])
-
-
-@njit(**INLINE)
-def _add(out: Any, addend: Any, first: int, count: int) -> None:
-    for index in range(uintp(first), uintp(first + count)):
-        out[index] += widen(addend[index])
-
-
-@njit(**INLINE)
 def _lay_group(
     shape: DirectShape, reach: Any, depths: Any, dy: Any, group: int, first: int, buffer: Any, to: int
 ) -> int:
@@ -262,9 +243,9 @@ def _convolve(
         out, at = (direct, begin) if direct.size else (buffer, to + shape.out_at)
         _sum_band(shape, ends, reach, depths, weight, channel, first, size, places, start, buffer, to, out, at)
         if not direct.size:
-            _finish(buffer, at, addend, dx, begin, count)
+            store_sums(buffer, at, addend, dx, begin, count)
         elif addend.size:
-            _add(direct, addend, begin, count)
+            add_onto(direct, addend, begin, count)
 
 
 @parallel(error_model="numpy")

@@ -11,6 +11,7 @@ import numpy as np
 from numba import get_thread_id, njit, prange
 
 from opgauge.ops._cpu.jit import INNER
+from opgauge.ops._cpu.jit_store import store_sums
 from opgauge.ops._cpu.threads import parallel
 from opgauge.ops._cpu.tile.jit import DEPTH, ROWS, multiply_tile, tile_columns
 from opgauge.ops._cpu.tile.jit_lanes import turn_block
@@ -79,14 +80,8 @@ def _store(
 ) -> None:
     """Store sums from `place` on to columns `left` to `right` of a row of dx, of `used` channels from `channel` on."""
     for row in range(used):
-        target = uintp(((channel + row) * size[0] * size[1] + line) * size[2] + left)
-        given = uintp(place + row * PIXELS)
-        if addend.size:
-            for w in range(uintp(right - left)):
-                dx[target + w] = total[given + w] + addend[target + w]
-        else:
-            for w in range(uintp(right - left)):
-                dx[target + w] = total[given + w]
+        target = ((channel + row) * size[0] * size[1] + line) * size[2] + left
+        store_sums(total, place + row * PIXELS, addend, dx, target, right - left)
 
 
 @njit(**INNER)

@@ -36,10 +36,14 @@ class Axis:
         """Distance between consecutive reaches of a class."""
         return self.dilation // gcd(self.stride, self.dilation)
 
+    def taps(self, residue: int) -> list[tuple[int, int]]:
+        """Taps of a class and their reaches, longest first."""
+        moved = ((tap, residue + self.padding - tap * self.dilation) for tap in range(self.kernel))
+        return [(tap, item // self.stride) for tap, item in moved if item % self.stride == 0]
+
     def reaches(self, residue: int) -> list[int]:
         """Reaches of a class' taps, longest first."""
-        moved = (residue + self.padding - tap * self.dilation for tap in range(self.kernel))
-        return [item // self.stride for item in moved if item % self.stride == 0]
+        return [reach for _, reach in self.taps(residue)]
 
     @property
     def all_reaches(self) -> list[int]:

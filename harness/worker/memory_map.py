@@ -1,0 +1,29 @@
+"""Memory of this process as Linux lists it: ranges of addresses, whether they can be read, and their files."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import NamedTuple
+
+MAPS = Path("/proc/self/maps")
+"""File with a line for each range."""
+
+
+class MappedRange(NamedTuple):
+    """Addresses from `first` to before `last`; file: that they were loaded from, empty for none."""
+
+    first: int
+    last: int
+    readable: bool
+    file: Path
+
+
+def mapped_ranges() -> Iterator[MappedRange]:
+    """The ranges in order; none on other systems."""
+    with suppress(OSError):
+        for line in MAPS.read_text(encoding="utf-8", errors="replace").splitlines():
+            addresses, permissions, *_ = fields = line.split(maxsplit=5)
+            first, last = (int(one, 16) for one in addresses.split("-"))
+            yield MappedRange(first, last, permissions.startswith("r"), Path(*fields[5:]))

@@ -1,0 +1,32 @@
+"""Sums stored with an addend, for Numba kernels: flat arrays in the format of `opgauge.ops._cpu.jit.storage`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numba import njit
+
+from opgauge.ops._cpu.jit import INLINE, narrow, widen
+
+uintp = np.uintp
+"""Index type: known not to be negative, so loops vectorize."""
+
+
+@njit(**INLINE)
+def store_sums(sums: Any, given: int, addend: Any, out: Any, first: int, count: int) -> None:
+    """Store `count` sums from `given` on, plus those of the addend, which may be empty, to out from `first` on."""
+    if addend.size:
+        for index in range(uintp(count)):
+            at = uintp(first) + index
+            out[at] = narrow(sums[uintp(given) + index] + widen(addend[at]), out[at])
+    else:
+        for index in range(uintp(count)):
+            out[uintp(first) + index] = narrow(sums[uintp(given) + index], out[uintp(first) + index])
+
+
+@njit(**INLINE)
+def add_onto(out: Any, addend: Any, first: int, count: int) -> None:
+    """Add `count` elements of the addend from `first` on to those of out, whose sums need no rounding."""
+    for index in range(uintp(first), uintp(first + count)):
+        out[index] += widen(addend[index])
