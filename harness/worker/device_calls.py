@@ -19,6 +19,8 @@ from opgauge.harness.result.time_text import time_text
 from opgauge.harness.worker.attempt import Attempt, WrongError
 from opgauge.harness.worker.audit import WHEN, Audit
 from opgauge.harness.worker.bits import has_bits, root_of
+from opgauge.harness.worker.emphasis import write_inputs
+from opgauge.harness.worker.inputs import on_host
 from opgauge.ops import Bound
 
 LEAST_HOLD_NS, MOST_HOLD_NS = 2_000_000, 32_000_000
@@ -125,6 +127,8 @@ def check_fresh(audit: Audit, attempt: Attempt, call: Bound, wait_ns: int, measu
 
     def sample(times: list[float], *, fresh: bool) -> None:
         audit.change(whole=True, fresh=fresh)
+        if not fresh:  # the same copies to the device precede both
+            write_inputs(attempt.buffers.inputs, None, [], on_host(attempt.buffers.inputs))
         found = queue.sample(lambda: attempt.blamed(call), 0, wait_ns=wait_ns // 2)
         audit.after(found.returned, judged=False)
         times.extend([found.elapsed_ns] if found.blocked else [])

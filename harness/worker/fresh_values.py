@@ -19,8 +19,8 @@ LOWEST, HIGHEST = 0.3, 0.9
 BLOCKS = 4
 """Contiguous blocks of an input that get a factor of their own, or cuts between reversed parts."""
 
-SCATTERED = 512
-"""Elements per scattered one, each of which gets another factor, or is exchanged with its mirror image."""
+SCATTERED = 64
+"""Elements per pair of scattered ones, each of which gets another factor, or is exchanged with its mirror image."""
 
 
 def renew(arrays: Iterable[Any], rng: np.random.Generator, *, is_scaled: bool) -> None:
@@ -83,7 +83,9 @@ def _scatter(array: Any, rng: np.random.Generator) -> None:
     flat = _flat(array)
     # as integers, of which any library takes some by their indices
     words = flat.view(f"u{flat.itemsize}") if flat.dtype.kind == "V" else flat
-    places = np.unique(rng.integers(0, -(-flat.size // 2), -(-flat.size // SCATTERED)))
+    half = -(-flat.size // 2)
+    places = np.cumsum(rng.integers(1, SCATTERED, 1 + half * 2 // SCATTERED)) - 1
+    places = places[: max(1, np.searchsorted(places, half))] % half
     here, there = (module_of(flat).asarray(one) for one in (places, flat.size - 1 - places))
     first, last = words[here], words[there]
     if _is_floating(array):

@@ -32,13 +32,18 @@ class ReturnedArrays:
         """Overwrite parts of arrays; raises WrongError if one cannot have been written since the last time."""
         for name in outputs.keys() & self._out.keys():
             array, last = outputs[name], self._constant.pop(name, None)
-            if not isinstance(array, np.ndarray) or not array.size or np.may_share_memory(array, self._out[name]):
+            if not isinstance(array, np.ndarray) or not array.size or _may_share(array, self._out[name]):
                 continue
-            if last is not None and np.may_share_memory(array, last):
+            if last is not None and _may_share(array, last):
                 reason = f"returned constant memory for {name} again: writing {name} is part of the work"
                 raise WrongError(reason)
             if not _overwrite(array, self._rng):
                 self._constant[name] = array
+
+
+def _may_share(array: Array, other: Any) -> bool:
+    """Whether an array of the host may share memory with another one: none of a GPU does."""
+    return isinstance(other, np.ndarray) and np.may_share_memory(array, other)
 
 
 def _overwrite(array: Array, rng: np.random.Generator) -> bool:

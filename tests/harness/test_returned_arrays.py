@@ -45,6 +45,21 @@ def test_an_array_that_the_kernel_keeps_is_overwritten() -> None:
     assert np.isnan(own[-1, -1])
 
 
+class OnDevice:
+    """An output on a GPU, of a library that refuses NumPy's arrays."""
+
+    def __array_function__(self, *_: Any) -> Any:
+        """Raise TypeError, as CuPy does."""
+        raise TypeError
+
+
+def test_an_array_on_the_host_may_be_returned_for_an_output_on_a_gpu() -> None:
+    """Its elements are overwritten."""
+    own = np.ones(SHAPE)
+    ReturnedArrays({"y": OnDevice()}, np.random.default_rng(0)).spoil({"y": own})
+    assert np.isnan(own[-1, -1])
+
+
 @pytest.mark.parametrize(
     ("array", "shared"),
     [

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from contextlib import nullcontext
 from dataclasses import replace
-from itertools import repeat
+from itertools import chain, repeat
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -15,7 +15,7 @@ from opgauge.harness.result.result import Measurement
 from opgauge.harness.worker import call_time, single_calls
 from opgauge.harness.worker.attempt import WrongError
 from opgauge.harness.worker.call_time import CallTime, Clocks
-from opgauge.harness.worker.single_calls import check_loops, is_dearer
+from opgauge.harness.worker.single_calls import check_loops, check_samples, is_dearer
 
 MS = 1_000_000
 ONE_THREAD, TWO_THREADS = CallTime(22 * MS, 22 * MS), CallTime(42 * MS, 21 * MS)
@@ -52,6 +52,21 @@ ONE_THREAD, TWO_THREADS = CallTime(22 * MS, 22 * MS), CallTime(42 * MS, 21 * MS)
 def test_calls_that_do_more_work_are_dearer(thorough: list[CallTime], usual: list[CallTime], *, dearer: bool) -> None:
     """Wall time decides where calls were left alone, and CPU time too where they were not."""
     assert is_dearer(thorough, usual) is dearer
+
+
+@pytest.mark.parametrize(("fast", "passes"), [(0, False), (1, False), (2, True)])
+def test_one_fast_call_on_changed_inputs_may_be_chance(
+    fast: int, monkeypatch: pytest.MonkeyPatch, *, passes: bool
+) -> None:
+    """A kernel that knows one of many changes does not repeat its work; honest ones are fast again."""
+    times = chain([CallTime(9 * MS, 9 * MS)] * 3, [CallTime(MS, MS)] * fast, repeat(CallTime(9 * MS, 9 * MS)))
+    monkeypatch.setattr(single_calls, "_time_thorough", lambda *_: [next(times)])
+    monkeypatch.setattr(single_calls, "_time_call", lambda *_: CallTime(MS, MS))
+    audit: Any = SimpleNamespace(thorough=[], usual=[], can_freshen=True)
+    attempt: Any = SimpleNamespace(kernel=SimpleNamespace(key=SimpleNamespace(backend="cpu")))
+    repeated = replace(SAMPLE, calls_per_sample=1)
+    with nullcontext() if passes else pytest.raises(WrongError, match="does not repeat its work"):
+        check_samples(audit, attempt, lambda: None, repeated)
 
 
 US = 1_000
