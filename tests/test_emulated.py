@@ -67,8 +67,8 @@ class Trial(NamedTuple):
                     patch.setattr(module, "FEW_ELEMENTS", 0)
                 patch.setattr(elements, "FEW_IN_COLUMNS", (0, 0))
                 patch.setattr(rows, "ONCE_BYTES", 0)
-                patch.setattr(lerp, "LARGE_BYTES", 0)
-                patch.setattr(lerp, "FEW_ELEMENTS", 0)
+                for name in ("LARGE_BYTES", "FEW_ELEMENTS", "FEW_APART"):
+                    patch.setattr(lerp, name, 0)
                 patch.setattr(pointwise, "FEW", 0)
                 patch.setattr(pointwise, "APART_FROM", 0)
             yield

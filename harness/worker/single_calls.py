@@ -263,6 +263,7 @@ def _time_thorough(audit: Audit, call: Bound, usual: Sequence[CallTime]) -> list
     """
     audit.change(whole=True, fresh=True)
     is_known = audit.is_change_known
+    sleep(PAUSE_S)
     begun = Clocks.now(with_waits=True)
     returned = call()
     took = begun.passed()
@@ -274,6 +275,7 @@ def _time_thorough(audit: Audit, call: Bound, usual: Sequence[CallTime]) -> list
 def _time_call(audit: Audit, call: Bound) -> CallTime:
     """Time of a call after a change of parts; its outputs are not judged."""
     audit.change(whole=False, fresh=False)
+    sleep(PAUSE_S)
     begun = Clocks.now(with_waits=True)
     returned = call()
     took = begun.passed()

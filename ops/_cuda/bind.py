@@ -28,8 +28,8 @@ _CONSTANT_THREADS = declare(
     (0, 1 << 14, 1 << 17, 1 << 20),
     backend="cuda",
     ops=(
-        *("add_n", "dot", "fill_any_like", "flatten", "lerp", "lerp_grad"),
-        *("mean", "normalization", "p_norm", "p_norm_grad", "scale", "sign"),
+        *("add_n", "conv_data_grad", "deformable_conv", "deformable_conv_grad", "dot", "fill_any_like", "flatten"),
+        *("lerp", "lerp_grad", "mean", "normalization", "p_norm", "p_norm_grad", "scale", "sign"),
     ),
     why="maximum threads of a launch that is compiled for its sizes and numbers; 0 compiles once for all",
 )
@@ -45,11 +45,17 @@ class _Known(NamedTuple):
 
 
 def bind_launch(
-    source: CudaSource, expression: str, grid: tuple[int, ...], block: tuple[int, ...], arguments: Sequence[Any]
+    source: CudaSource,
+    expression: str,
+    grid: tuple[int, ...],
+    block: tuple[int, ...],
+    arguments: Sequence[Any],
+    *,
+    shared: int = 0,
 ) -> Bound:
     """A callable that launches `expression` of `source` with arguments: arrays, None, NumPy scalars and structs.
 
-    Nothing is compiled for a single call.
+    shared: bytes of dynamic shared memory. Nothing is compiled for a single call.
     """
     is_small = not is_single_call() and _CONSTANT_THREADS.covers(prod(grid) * prod(block))
     if is_small and expression not in source.clustered:
@@ -60,13 +66,18 @@ def bind_launch(
                 [argument] if found is None else found.addresses.values()
                 for argument, found in zip(arguments, known, strict=True)
             ]
-            return _launch(fixed, grid, block, chain.from_iterable(unknown))
-    return _launch(source.function(expression), grid, block, arguments)
+            return _launch(fixed, grid, block, chain.from_iterable(unknown), shared)
+    return _launch(source.function(expression), grid, block, arguments, shared)
 
 
-def _launch(function: Any, grid: tuple[int, ...], block: tuple[int, ...], arguments: Iterable[Any]) -> Bound:
+def _launch(
+    function: Any, grid: tuple[int, ...], block: tuple[int, ...], arguments: Iterable[Any], shared: int
+) -> Bound:
     passed = tuple(arguments)
-    return lambda: function(grid, block, passed)
+    if not shared:
+        return lambda: function(grid, block, passed)
+    function.max_dynamic_shared_size_bytes = shared
+    return lambda: function(grid, block, passed, shared_mem=shared)
 
 
 def holding(arrays: Any, run: Bound) -> Bound:

@@ -19,6 +19,7 @@ from opgauge.ops._core.kernel import Bound
 from opgauge.ops._core.op import Shape, Shapes
 from opgauge.ops._core.plans import announce
 from opgauge.ops._core.registry import kernel
+from opgauge.ops._cuda.bind import bind_launch
 from opgauge.ops._cuda.blas import multiply_stacks
 from opgauge.ops._cuda.fill import bind_fill
 from opgauge.ops._cuda.gemm.launch import multiply
@@ -29,8 +30,16 @@ from opgauge.ops._cuda.struct import DIVISOR, divisor, pack
 from opgauge.ops._cuda.vectors import whole_vector
 from opgauge.ops.conv_data_grad.cuda_depthwise import PIXELS, STRIDES, TAPS, DepthwiseConfig, depthwise_config
 from opgauge.ops.conv_data_grad.cuda_direct import DirectConfig, convolve_directly, direct_config
-from opgauge.ops.conv_data_grad.cuda_gather import gather, gather_layout
-from opgauge.ops.conv_data_grad.cuda_small import THREADS, SmallConfig, replaces_direct, replaces_product, small_config
+from opgauge.ops.conv_data_grad.cuda_gather import gather, gather_layout, has_few_blocks
+from opgauge.ops.conv_data_grad.cuda_small import (
+    FEW_OUTS,
+    IN_FLIGHT,
+    THREADS,
+    SmallConfig,
+    replaces_direct,
+    replaces_product,
+    small_config,
+)
 from opgauge.ops.conv_data_grad.gather_layout import GatherLayout
 from opgauge.ops.conv_data_grad.op import ConvDataGradParams, ConvGeometry, geometry, three
 
@@ -81,7 +90,7 @@ SOURCE = CudaSource(
         *(name(dtype, last) for name in (_fold_name, _multiply_name) for dtype in FLOATS for last in (False, True)),
         *(name for dtype in FLOATS for name in _depthwise_names(dtype)),
     ),
-    constants={"PIXELS": PIXELS},
+    constants={"PIXELS": PIXELS, "IN_FLIGHT": IN_FLIGHT, "FEW_OUTS": FEW_OUTS},
     structs={"Axes": _AXES, "Columns": _COLUMNS, "Factors": _FACTORS},
 )
 """Declared instances of kernels.cu."""
@@ -117,13 +126,14 @@ def plan(found: ConvGeometry, dtype: str, gpu: Gpu, *, added: bool = False) -> C
     own = supported(dtype, gpu)
     if own and found.is_pointwise:
         return _split(_product(found, dtype, dtype, added=added), gpu)
-    layout = gather_layout(found, dtype, gpu)
-    if layout is not None:
-        return layout
     wide = dtype_info(dtype).accumulate
-    columns = found.channels * prod(found.kernel) * found.batch * prod(found.out_size)
-    reason = "taps reach beyond shared memory" if own else "tensor cores lack the dtype"
-    return ColumnsConfig(_product(found, dtype, wide) if own else None, columns * dtype_info(wide).itemsize, reason)
+    columns = found.channels * prod(found.kernel) * found.batch * prod(found.out_size) * dtype_info(wide).itemsize
+    layout = gather_layout(found, dtype, gpu)
+    if layout is not None and not has_few_blocks(layout, columns, gpu):
+        return layout
+    reason = "few blocks would gather" if layout else "taps reach beyond shared memory"
+    product = _product(found, dtype, wide) if own else None
+    return ColumnsConfig(product, columns, reason if own else "tensor cores lack the dtype")
 
 
 def _geometry(x: Shape, weight: Shape, params: ConvDataGradParams) -> ConvGeometry:
@@ -264,12 +274,11 @@ def _axes(found: ConvGeometry) -> Any:
 
 
 def _fold(found: ConvGeometry, columns: Any, dx: Any, addend: Any) -> Bound:
-    function = SOURCE.function(_fold_name(dx.dtype.name, found.channels_last))
+    name = _fold_name(dx.dtype.name, found.channels_last)
     grid = (min(-(-dx.size // THREADS), _FOLD_BLOCKS * multiprocessors()),)
     each = divisor(found.channels // found.groups)
     numbers = (np.uint32(dx.size), _axes(found), _columns(found), divisor(found.channels), each)
-    arguments = (columns, addend, dx, *numbers)
-    return lambda: function(grid, (THREADS,), arguments)
+    return bind_launch(SOURCE, name, grid, (THREADS,), (columns, addend, dx, *numbers))
 
 
 def _in_one_launch(
@@ -295,10 +304,9 @@ def _multiply_small(config: SmallConfig, dy: Any, weight: Any, dx: Any, addend: 
         strides = {"dy_image": outs * pixels, "dy_out": pixels, "dy_pixel": 1}
         strides |= {"filter_out": each * taps, "filter_inner": taps, "filter_tap": 1}
     factors = pack(_FACTORS, {**strides, "outs": outs // found.groups, "lanes": lanes})
-    function = SOURCE.function(_multiply_name(dx.dtype.name, found.channels_last))
+    name, grid = _multiply_name(dx.dtype.name, found.channels_last), (-(-dx.size * lanes // THREADS),)
     numbers = (np.uint32(dx.size), _axes(found), factors, divisor(found.channels), divisor(each))
-    arguments, grid = (dy, weight, addend, dx, *numbers), (-(-dx.size * lanes // THREADS),)
-    return lambda: function(grid, (THREADS,), arguments)
+    return bind_launch(SOURCE, name, grid, (THREADS,), (dy, weight, addend, dx, *numbers))
 
 
 def _multiply_depthwise(config: DepthwiseConfig, dy: Any, weight: Any, dx: Any, addend: Any) -> Bound:
@@ -307,8 +315,7 @@ def _multiply_depthwise(config: DepthwiseConfig, dy: Any, weight: Any, dx: Any, 
     if whole_vector(dx, dy, addend) < config.vector:
         config = config.unaligned
     name = _depthwise_name(dx.dtype.name, config.vector, found.kernel[-1], found.strides[-1])
-    function, divisors = SOURCE.function(name), (config.across, config.vectors, prod(found.kernel))
+    divisors = config.across, config.vectors, prod(found.kernel)
     numbers = (np.uint32(config.rows), np.uint32(found.channels), _axes(found), *map(divisor, divisors))
     arguments = (dy, weight, addend, dx, *numbers)
-    grid, block, shared = config.grid, (THREADS,), config.shared_bytes
-    return lambda: function(grid, block, arguments, shared_mem=shared)
+    return bind_launch(SOURCE, name, config.grid, (THREADS,), arguments, shared=config.shared_bytes)

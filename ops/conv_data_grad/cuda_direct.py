@@ -12,6 +12,7 @@ import numpy as np
 
 from opgauge.ops._core.dtype import FLOATS, dtype_info
 from opgauge.ops._core.kernel import Bound
+from opgauge.ops._cuda.bind import bind_launch
 from opgauge.ops._cuda.multiprocessor import WARP
 from opgauge.ops._cuda.source import CudaSource, Gpu
 from opgauge.ops._cuda.struct import DIVISOR, pack
@@ -336,11 +337,8 @@ def direct_config(found: ConvGeometry, dtype: str, gpu: Gpu) -> DirectConfig | N
 def convolve_directly(config: DirectConfig, dy: Any, weight: Any, dx: Any, addend: Any) -> Bound:
     """One launch."""
     dtype, whole = dx.dtype.name, config.channels
-    function = SOURCE.function(_name(dtype, config.taps, whole))
-    function.max_dynamic_shared_size_bytes = config.shared_bytes
     aligned = widest_vector(dx.dtype.itemsize, dx, addend, config.per_group) >= whole
     vector_store = config.found.channels_last and config.per_group % whole == 0 and aligned
     plan = config.struct(widest_vector(dy.dtype.itemsize, dy), vector_store=vector_store)
-    grid, block, shared = (config.blocks,), (config.threads,), config.shared_bytes
-    arguments = (dy, weight, addend, dx, plan)
-    return lambda: function(grid, block, arguments, shared_mem=shared)
+    name, arguments = _name(dtype, config.taps, whole), (dy, weight, addend, dx, plan)
+    return bind_launch(SOURCE, name, (config.blocks,), (config.threads,), arguments, shared=config.shared_bytes)

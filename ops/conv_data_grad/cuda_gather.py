@@ -7,7 +7,7 @@ from dataclasses import replace
 from functools import lru_cache
 from itertools import accumulate, pairwise
 from math import prod
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -15,7 +15,14 @@ from opgauge.ops._core.dtype import dtype_info
 from opgauge.ops._core.kernel import Bound
 from opgauge.ops._cuda.gemm.select import AMPERE
 from opgauge.ops._cuda.source import CudaSource, Gpu
-from opgauge.ops.conv_data_grad.gather_layout import PREPARE_THREADS, RESERVED_BYTES, STRUCTS, GatherLayout, Tile
+from opgauge.ops.conv_data_grad.gather_layout import (
+    PREPARE_THREADS,
+    RESERVED_BYTES,
+    STRUCTS,
+    GatherLayout,
+    Tile,
+    padded,
+)
 from opgauge.ops.conv_data_grad.op import ConvGeometry
 
 DTYPES = ("float32", "float16", "bfloat16")
@@ -24,6 +31,27 @@ SPLIT_COST, NARROW_COST = 0.75, 1.25
 """Cost of writing and reading partial results, in chunks; relative cost of a small tile per result."""
 
 
+class Cost(NamedTuple):
+    """Microseconds on an H200 by size of element.
+
+    start: of both launches. tap: of a tap of a chunk for a block. beside: of each further block of a multiprocessor,
+    relative to it. product: of 10^9 multiply-adds.
+    """
+
+    start: float
+    tap: float
+    beside: float
+    product: float
+
+
+COSTS = {4: Cost(9.0, 0.85, 0.3, 57.0), 2: Cost(11.0, 0.3, 0.5, 8.0)}
+WHOLE_DEPTH, COLUMNS_START, FOLD_US, COLUMN_US = 0.7, 8.5, 0.08, 0.5
+"""Relative time of a tap of blocks that do not share a depth; microseconds of both launches of columns, of a tap of the
+fold, and of 10^6 bytes of columns, twice as many for channels first."""
+FIRST_PRODUCT = 1.23
+"""Time of a float32 product for channels first relative to one for channels last."""
+PRODUCT_TILE, MOST_COLUMNS = 64, 64 << 20
+"""Rows and columns of a product are padded to this; largest columns in bytes."""
 WIDE, NARROW, LOW, LOWEST = Tile((1, 4), (4, 4)), Tile((2, 2), (2, 4)), Tile((1, 4), (2, 4)), Tile((1, 4), (1, 8))
 TILES = (WIDE, NARROW, LOW, LOWEST)
 """Tiles, largest first."""
@@ -93,6 +121,22 @@ def gather_layout(found: ConvGeometry, dtype: str, gpu: Gpu) -> GatherLayout | N
         return None
     shared = gpu.shared_memory_bytes - RESERVED_BYTES
     return next(iter(layouts(found, dtype_info(dtype).itemsize, shared, gpu.multiprocessors)), None)
+
+
+def has_few_blocks(layout: GatherLayout, columns: int, gpu: Gpu) -> bool:
+    """Whether columns, of so many bytes, and a product are faster: each of few blocks would walk many taps."""
+    found, cost = layout.found, COSTS[layout.itemsize]
+    blocks = -(-prod(layout.grid) // gpu.multiprocessors)
+    if blocks > RESIDENT or columns > MOST_COLUMNS:
+        return False
+    taps = max(part.taps for part in layout.parts)
+    tap = cost.tap * (1 + cost.beside * (blocks - 1)) * (1 if layout.splits > 1 else WHOLE_DEPTH)
+    rows = found.channels // found.groups * prod(found.kernel), found.batch * prod(found.out_size)
+    size = prod(padded(one, PRODUCT_TILE) for one in rows) * found.groups * layout.group_outs
+    slower = 1.0 if found.channels_last or layout.itemsize == 2 else FIRST_PRODUCT
+    carried = COLUMN_US * columns * 1e-6 * (1 if found.channels_last else 2)
+    multiplied = COLUMNS_START + cost.product * slower * size * 1e-9 + FOLD_US * taps + carried
+    return multiplied < cost.start + tap * layout.share * taps
 
 
 def gather(layout: GatherLayout, dy: Any, weight: Any, dx: Any, addend: Any, workspace: Any) -> Bound:

@@ -12,14 +12,16 @@ from opgauge.ops.conv_data_grad.op import ConvGeometry
 
 THREADS = 256
 """Threads per block, and maximum number of them that share an element of dx."""
-IN_FLIGHT = 8
-"""Products of a thread whose factors are loaded at once, `BATCH` of kernels.cu."""
+IN_FLIGHT, FEW_OUTS = 8, 2
+"""Products of a thread whose factors are loaded at once; its channels of dy up to which they are of several taps."""
 _LONGEST_CHAIN = 256
 """Maximum products that a thread adds one after the other: longer sums lose accuracy."""
 _START, _ROUND, _LEVEL = 2.0, 0.30, 0.047
 """Microseconds of a launch, of a round of loads, and of a level of the sum over threads, on an H100."""
 _THREAD, _THREAD_ROUND, _PRODUCT = 1.80e-5, 0.387e-5, 0.12e-6
 """Microseconds that each thread, each round of a thread and each product add."""
+FEW_ROUND = 0.55
+"""Rounds for which a thread waits per tap where several are loaded at once."""
 _PROCESSORS = 132
 """Multiprocessors of that device."""
 _DIRECT_START, _DIRECT_CYCLE = 3.7, 1.2 / 1700
@@ -72,8 +74,9 @@ def small_config(found: ConvGeometry, gpu: Gpu) -> SmallConfig:
 
     def duration(lanes: int) -> float:
         rounds, threads = taps * -(-outs // (IN_FLIGHT * lanes)), size * lanes
+        waits = max(1.0, FEW_ROUND * taps) if outs <= FEW_OUTS * lanes else rounds
         busy = threads * (_THREAD + rounds * _THREAD_ROUND) + work * _PRODUCT
-        return _START + _ROUND * rounds + _LEVEL * log2(lanes) + busy * _PROCESSORS / gpu.multiprocessors
+        return _START + _ROUND * waits + _LEVEL * log2(lanes) + busy * _PROCESSORS / gpu.multiprocessors
 
     lanes = min(chains, key=duration)
     return SmallConfig(found, lanes, duration(lanes))

@@ -65,25 +65,31 @@ struct Element {
     }
   }
 
-  // Calls `add(tap, pixel)` for every tap of the filter that connects a pixel of dy to this element.
-  template <typename F>
-  __device__ __forceinline__ void for_each_tap(const Axes& axes, const F& add) const {
+  // Of the taps of the filter that connect a pixel of dy to this element, N at once: `take(i, tap, pixel)` each, then
+  // `finish(count)`.
+  template <int N, typename Take, typename Finish>
+  __device__ __forceinline__ void for_taps(const Axes& axes, const Take& take, const Finish& finish) const {
     const Reach depth(axes, 0, at[0]), height(axes, 1, at[1]), width(axes, 2, at[2]);
+    int i = 0, j = 0, k = 0;
 #pragma unroll 1
-    for (int i = 0; i < depth.count; ++i) {
-      const int tap_i = depth.tap + i * static_cast<int>(axes.step[0].value), d = depth.place - i * axes.move[0];
-#pragma unroll 1
-      for (int j = 0; j < height.count; ++j) {
+    for (int left = depth.count * height.count * width.count; left > 0; left -= N) {
+#pragma unroll
+      for (int n = 0; n < N; ++n) {
+        const int tap_i = depth.tap + i * static_cast<int>(axes.step[0].value), d = depth.place - i * axes.move[0];
         const int tap_j = tap_i * axes.kernel[1] + height.tap + j * static_cast<int>(axes.step[1].value);
         const int row = d * axes.out[1] + height.place - j * axes.move[1];
-        for (int k = 0; k < width.count; ++k) {
-          const int tap = tap_j * axes.kernel[2] + width.tap + k * static_cast<int>(axes.step[2].value);
-          add(tap, static_cast<long long>(row) * axes.out[2] + width.place - k * axes.move[2]);
-        }
+        const int tap = tap_j * axes.kernel[2] + width.tap + k * static_cast<int>(axes.step[2].value);
+        if (n < left) take(n, tap, static_cast<long long>(row) * axes.out[2] + width.place - k * axes.move[2]);
+        ++k;
+        if (k == width.count) k = 0, ++j;
+        if (j == height.count) j = 0, ++i;
       }
+      finish(min(left, N));
     }
   }
 };
+
+constexpr int FOLDED = 4;  // loads in flight
 
 // fold: threads gather the columns of one pixel of dx each.
 // Layout   columns by Columns, dx in either data format      Grid  any      Block  256      Writes  dx
@@ -98,14 +104,57 @@ __global__ void __launch_bounds__(256, 4) fold(
     const C* const from =
         column + element.image * strides.image + element.group * strides.group + element.inner * strides.channel;
     Wide<C> total = 0;
-    element.for_each_tap(
-        axes, [&](int tap, long long pixel) { total += widen(from[tap * strides.tap + pixel * strides.pixel]); });
+    C loaded[FOLDED];
+    element.for_taps<FOLDED>(
+        axes, [&](int i, int tap, long long pixel) { loaded[i] = from[tap * strides.tap + pixel * strides.pixel]; },
+        [&](int count) {
+#pragma unroll
+          for (int i = 0; i < FOLDED; ++i) total += i < count ? widen(loaded[i]) : Wide<C>(0);
+        });
     if (addend != nullptr) total += widen(addend[index]);
     dx[index] = narrow<T>(total);
   }
 }
 
-constexpr int BATCH = 8;  // loads of each factor in flight
+// The products of an element of dx by output channels `lane`, `lane + by.lanes`, ..., of TAPS taps and OUTS channels at once.
+template <int TAPS, int OUTS, typename T>
+__device__ __forceinline__ Wide<T> products(
+    const Element& element, const Axes& axes, const Factors& by, const T* from, const T* weights, int lane) {
+  const long long dy_step = by.lanes * by.dy_out, filter_step = by.lanes * by.filter_out;
+  Wide<T> total = 0;
+  const T *a[TAPS], *b[TAPS];
+  const auto locate = [&](int t, int tap, long long pixel) {
+    a[t] = from + pixel * by.dy_pixel;
+    b[t] = weights + tap * by.filter_tap;
+  };
+  element.for_taps<TAPS>(axes, locate, [&](int count) {
+    for (int o = lane; o < by.outs; o += OUTS * by.lanes) {
+      VectorWord<T, 1> given[TAPS][OUTS] = {}, weight[TAPS][OUTS] = {};
+#pragma unroll
+      for (int t = 0; t < TAPS; ++t) {
+#pragma unroll
+        for (int i = 0; i < OUTS; ++i) {
+          if (t >= count || o + i * by.lanes >= by.outs) continue;
+          given[t][i] = fetch<T, 1>(a[t] + i * dy_step);
+          weight[t][i] = fetch<T, 1>(b[t] + i * filter_step);
+        }
+        a[t] += OUTS * dy_step;
+        b[t] += OUTS * filter_step;
+      }
+#pragma unroll
+      for (int t = 0; t < TAPS; ++t) {
+#pragma unroll
+        for (int i = 0; i < OUTS; ++i) {
+          total += widen(as_vector<T, 1>(given[t][i]).at[0]) * widen(as_vector<T, 1>(weight[t][i]).at[0]);
+        }
+      }
+    }
+  });
+  return total;
+}
+
+// IN_FLIGHT, loads of each factor at once, and FEW_OUTS, channels of a thread up to which they are of several taps, are
+// defined by cuda.py.
 
 // multiply: `lanes` threads share the output channels of an element of dx.
 // Layout   dy, filter by Factors, dx in either data format      Grid  elements · lanes / 256      Block  256
@@ -123,24 +172,9 @@ __global__ void __launch_bounds__(256, sizeof(T) == 8 ? 2 : 4) multiply(
   const long long out = static_cast<long long>(element.group) * by.outs + lane;
   const T* const from = dy + element.image * by.dy_image + out * by.dy_out;
   const T* const weights = filter + out * by.filter_out + element.inner * by.filter_inner;
-  Wide<T> total = 0;
-  const long long dy_step = by.lanes * by.dy_out, filter_step = by.lanes * by.filter_out;
-  element.for_each_tap(axes, [&](int tap, long long pixel) {
-    const T *a = from + pixel * by.dy_pixel, *b = weights + tap * by.filter_tap;
-    for (int o = lane; o < by.outs; o += BATCH * by.lanes, a += BATCH * dy_step, b += BATCH * filter_step) {
-      VectorWord<T, 1> given[BATCH] = {}, weight[BATCH] = {};
-#pragma unroll
-      for (int i = 0; i < BATCH; ++i) {
-        if (o + i * by.lanes >= by.outs) continue;
-        given[i] = fetch<T, 1>(a + i * dy_step);
-        weight[i] = fetch<T, 1>(b + i * filter_step);
-      }
-#pragma unroll
-      for (int i = 0; i < BATCH; ++i) {
-        total += widen(as_vector<T, 1>(given[i]).at[0]) * widen(as_vector<T, 1>(weight[i]).at[0]);
-      }
-    }
-  });
+  const bool few = by.outs <= FEW_OUTS * by.lanes && axes.kernel[0] * axes.kernel[1] * axes.kernel[2] > 1;
+  Wide<T> total = few ? products<IN_FLIGHT / FEW_OUTS, FEW_OUTS>(element, axes, by, from, weights, lane)
+                      : products<1, IN_FLIGHT>(element, axes, by, from, weights, lane);
   for (unsigned int half = by.lanes / 2; half > 0; half /= 2) {
     if (lane >= half && lane < 2 * half) sums[threadIdx.x - half * across] = total;
     __syncthreads();

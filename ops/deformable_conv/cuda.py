@@ -12,6 +12,7 @@ from opgauge.ops._core.dtype import FLOATS, accumulator_info, dtype_info
 from opgauge.ops._core.kernel import Bound
 from opgauge.ops._core.op import Shapes
 from opgauge.ops._core.registry import kernel
+from opgauge.ops._cuda.bind import bind_launch
 from opgauge.ops._cuda.fill import bind_fill
 from opgauge.ops._cuda.gemm.launch import multiply
 from opgauge.ops._cuda.gemm.problem import EXACT, SPLITS, GemmProblem, Matrix
@@ -114,9 +115,8 @@ def unfold(found: SamplingGeometry, x: Any, offset: Any, mask: Any, columns: Any
     """Sample `len(x)` images into `columns`, (N, C, taps, P), by one launch."""
     images = x.shape[0]
     grid, chunk = grid_of(found, images)
-    function = SOURCE.function(f"unfold<{ctype(x)}>")
     arguments = (x, offset, mask, columns, np.int32(images), np.int32(chunk), conv_struct(found))
-    return lambda: function(grid, (THREADS,), arguments)
+    return bind_launch(SOURCE, f"unfold<{ctype(x)}>", grid, (THREADS,), arguments)
 
 
 Multiply = Callable[[SamplingGeometry, Any, Any, Any, Any], Bound]

@@ -10,6 +10,7 @@ import numpy as np
 
 from opgauge.ops._core.dtype import FLOATS, accumulator_info, dtype_info
 from opgauge.ops._core.kernel import Bound
+from opgauge.ops._cuda.bind import bind_launch
 from opgauge.ops._cuda.source import CudaSource, Gpu
 from opgauge.ops._cuda.struct import DIVISOR, pack
 from opgauge.ops.deformable_conv.cuda import CONV, conv_struct, ctype
@@ -188,8 +189,6 @@ def direct_config(found: SamplingGeometry, dtype: str, gpu: Gpu) -> DirectLayout
 
 def sample_directly(layout: DirectLayout, x: Any, offset: Any, mask: Any, filter: Any, out: Any) -> Bound:
     """One launch."""
-    function = SOURCE.function(_name(ctype(x), layout.shape))
-    function.max_dynamic_shared_size_bytes = layout.shared_bytes
     arguments = (x, offset, mask, filter, out, conv_struct(layout.found), layout.struct())
-    grid, shared = layout.grid, layout.shared_bytes
-    return lambda: function(grid, (THREADS,), arguments, shared_mem=shared)
+    name = _name(ctype(x), layout.shape)
+    return bind_launch(SOURCE, name, layout.grid, (THREADS,), arguments, shared=layout.shared_bytes)

@@ -16,6 +16,7 @@ from opgauge.ops._core.kernel import Bound
 from opgauge.ops._core.op import Shapes
 from opgauge.ops._core.plans import announce
 from opgauge.ops._core.registry import kernel
+from opgauge.ops._cuda.bind import bind_launch
 from opgauge.ops._cuda.blas import multiply_stacks
 from opgauge.ops._cuda.fill import bind_fill
 from opgauge.ops._cuda.gemm.launch import multiply
@@ -132,14 +133,14 @@ def _filter_grad_directly(found: SamplingGeometry, columns: Any, out_grad: Any, 
     depth, pixels, outs = found.depth, found.batch * found.pixels, found.out_channels
     rows, splits, kind = outs // found.groups, _filter_splits(found), ctype(to)
     share = -(-pixels // splits)
-    function = SOURCE.function(f"filter_grad<{kind}, {kind}, {FILTER_ROWS}>")
     sums = workspace.view(accumulator_info(to.dtype.name).numpy)
     numbers = (*map(np.int32, (pixels, share, outs, rows)), divisor(depth), divisor(found.pixels))
     grid = (found.channels * found.taps, splits, -(-rows // FILTER_ROWS))
-    add = _add_splits(sums, to, splits)
+    name, arguments = f"filter_grad<{kind}, {kind}, {FILTER_ROWS}>", (out_grad, columns, sums, *numbers)
+    multiply_all, add = bind_launch(SOURCE, name, grid, (THREADS,), arguments), _add_splits(sums, to, splits)
 
     def run() -> None:
-        function(grid, (THREADS,), (out_grad, columns, sums, *numbers))
+        multiply_all()
         add()
 
     return run
@@ -167,9 +168,8 @@ def _filter_grad(found: SamplingGeometry, columns: Any, out_grad: Any, to: Any, 
 
 
 def _add_splits(sums: Any, to: Any, splits: int) -> Bound:
-    function = SOURCE.function(f"add_splits<{ctype(to)}>")
     grid, arguments = (-(-to.size // THREADS),), (sums, None, to, np.int64(to.size), np.int32(splits))
-    return lambda: function(grid, (THREADS,), arguments)
+    return bind_launch(SOURCE, f"add_splits<{ctype(to)}>", grid, (THREADS,), arguments)
 
 
 def _fold(
@@ -183,29 +183,27 @@ def _fold(
     gradient, columns, _, _ = buffers
     grid, chunk = grid_of(found, found.batch)
     to = gradient if columns is None else columns
-    function = SOURCE.function(f"fold<{ctype(x)}, {ctype(to)}, {flag(factors)}>")
+    name = f"fold<{ctype(x)}, {ctype(to)}, {flag(factors)}>"
     first, second = map(address, factors or (None, None))
     outs, groups = found.out_channels, found.groups
     sizes = {"outs": outs, "rows": outs // groups, "channels": found.channels // groups}
     packed = pack(product(ctype(x)), {"out_grad": first, "filter": second, **sizes})
     arguments = (*arrays, *buffers, np.int32(found.batch), np.int32(chunk), conv_struct(found), packed)
-    return (lambda: function(grid, (THREADS,), arguments)), grid[2] // found.deformable_groups
+    return bind_launch(SOURCE, name, grid, (THREADS,), arguments), grid[2] // found.deformable_groups
 
 
 def _gather(found: SamplingGeometry, partial: Any, chunks: int, out: dict[str, Any], like: Any) -> Bound:
     size = found.batch * found.deformable_groups * found.taps * found.pixels
-    function = SOURCE.function(f"gather<{ctype(like)}>")
     targets = (out.get("offset_grad"), out.get("mask_grad"))
     arguments = (partial, *targets, np.int32(size), np.int32(chunks), divisor(found.pixels))
-    return lambda: function((-(-size // THREADS),), (THREADS,), arguments)
+    return bind_launch(SOURCE, f"gather<{ctype(like)}>", (-(-size // THREADS),), (THREADS,), arguments)
 
 
 def _x_grad_in_order(found: SamplingGeometry, arrays: tuple[Any, Any, Any], gradient: Any, to: Any) -> Bound:
     x, offset, mask = arrays
     planes = found.batch * found.channels
-    function = SOURCE.function(f"fold_in_order<{ctype(x)}>")
     arguments = (offset, mask, gradient, to, np.int32(planes), conv_struct(found))
-    return lambda: function((-(-planes // WARPS),), (THREADS,), arguments)
+    return bind_launch(SOURCE, f"fold_in_order<{ctype(x)}>", (-(-planes // WARPS),), (THREADS,), arguments)
 
 
 def _sampled(

@@ -51,6 +51,11 @@ LARGE_THREADS = 1024
 FEW_ELEMENTS = 1 << 15
 """Elements up to which a thread computes one: such launches are bound by latency. On an H200 vectors
 take up to 6 % more for 32000 and 3 to 9 % less for 65536."""
+SMALLEST = 2
+"""Bytes of elements whose vectors are split between rows though no operand is dense: wider ones take 1.15 times as long
+so, as each of their loads is apart from those of other threads."""
+FEW_APART = 1 << 17
+"""The same where rows are not whole vectors: several narrow ones take 1.1 to 1.5 times as long for 73602 and 122670."""
 HALF = 0.5
 """Weight from which x and y are exchanged: blends start at the nearer one, so that they are exact at weight 1."""
 GROUPED = (1, 2, 3)
@@ -164,18 +169,21 @@ class BroadcastLaunch(NamedTuple):
     dense: tuple[Any, ...] = ()
 
 
-def broadcast_launch(steps: MergedOperands, operands: Sequence[Any], results: Sequence[Any]) -> BroadcastLaunch:
-    """Launch for operands with these strides. results: arrays of the common shape, or None.
+def broadcast_launch(
+    steps: MergedOperands, operands: Sequence[Any], results: Sequence[Any], *, given: Any = None
+) -> BroadcastLaunch:
+    """Launch for operands with these strides. results, given: arrays of the common shape, or None; that is read.
 
     Vectors are the widest that divide the rows of every operand, and a thread has as many as make 16 bytes. Rows that
     no vector divides are split between vectors if the arrays of the common shape are aligned.
     """
     itemsize = operands[0].dtype.itemsize
     whole, axes, width, each = VECTOR_BYTES // itemsize, most_axes(len(steps.lengths)), 1, 1
-    if steps.size > FEW_ELEMENTS:
-        along = (array for array, strides in zip(operands, steps.strides, strict=True) if strides[-1] == 1)
-        width = widest_vector(itemsize, steps.lengths[-1], *results, *along)
-        each = whole // width
+    along = (array for array, strides in zip(operands, steps.strides, strict=True) if strides[-1] == 1)
+    results = (*results, given)
+    widest = widest_vector(itemsize, steps.lengths[-1], *results, *along)
+    if steps.size > (FEW_ELEMENTS if widest == whole else FEW_APART):
+        width, each = widest, whole // widest
         inner = _group(steps.lengths, width, whole)
         if inner:
             grid, block = one_per_thread(-(-steps.size // whole), whole)
@@ -184,7 +192,8 @@ def broadcast_launch(steps: MergedOperands, operands: Sequence[Any], results: Se
             return BroadcastLaunch("grouped", f"{width}, {each}, {inner}", grid, block, walked)
         dense = [array.size == steps.size for array in operands]
         aligned = (array for array, is_dense in zip(operands, dense, strict=True) if is_dense)
-        if width == 1 and widest_vector(itemsize, *results, *aligned) == whole:
+        pays = any(dense) or given is not None or itemsize == SMALLEST
+        if width == 1 and pays and widest_vector(itemsize, *results, *aligned) == whole:
             grid, block = one_per_thread(-(-steps.size // whole), whole)
             bits = np.int32(sum(is_dense << bit for bit, is_dense in enumerate(dense)))
             return BroadcastLaunch("split", f"{whole}", grid, block, _walked(steps, AXES), (bits,))

@@ -159,7 +159,7 @@ def _unsummed(*, dout: Any, weight: Any, out: dict[str, Any], subtract: bool) ->
         return bind_launch(SOURCE, expression, launch.grid, launch.block, arguments)
     if dout.size >= LARGEST:
         return in_halves(partial(_unsummed, subtract=subtract), dout.shape, {"dout": dout, "weight": tensor}, out)
-    broadcast = broadcast_launch(merge_operands(dout.shape, tensor.shape), [tensor], [dout, dx, dy])
+    broadcast = broadcast_launch(merge_operands(dout.shape, tensor.shape), [tensor], [dx, dy], given=dout)
     expression = f"grad_{broadcast.kind}<{ctype}, {broadcast.template}>"
     arguments = (dout, tensor, dx, dy, *broadcast.walked)
     return bind_launch(SOURCE, expression, broadcast.grid, broadcast.block, arguments)

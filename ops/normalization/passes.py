@@ -77,6 +77,8 @@ def apply_columns(call: Call, mean: Any, variance: Any) -> Bound:
     """Launch for y by given means and variances, channels last."""
     view, width = call.view, call.width
     lanes, across = lanes_across(view, width)
+    while lanes * view.images < THREADS and across > multiprocessors():  # few rows: no thread is without one
+        lanes, across = 2 * lanes, -(-across // 2)
     many = _APPLY_BLOCKS * multiprocessors() // (2 * across)
     down = max(1, min(many, -(-view.images * lanes // THREADS)))
     sizes = map(np.int32, (view.images, view.channels, lanes))

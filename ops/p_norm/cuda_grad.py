@@ -13,6 +13,7 @@ from opgauge.ops._core.kernel import Bound
 from opgauge.ops._core.op import Params, Shapes
 from opgauge.ops._core.registry import kernel
 from opgauge.ops._cuda.bind import bind_launch
+from opgauge.ops._cuda.multiprocessor import WARP
 from opgauge.ops._cuda.pointwise import SINGLE_THREADS, one_per_thread
 from opgauge.ops._cuda.reduction.launch import (
     column_lanes,
@@ -49,6 +50,8 @@ LEAST_SHARE = 4 * THREADS
 """Minimum elements of a row or column that several blocks share."""
 LEAST_ROWS = 4
 LARGEST_GRID = 65_535
+INF_BLOCKS = 4
+"""Blocks per multiprocessor up to which a block has fewer short rows, one warp's at least."""
 FIXUPS, MOST_FIXUPS, LONGEST_SHARED = 2, 512, 1 << 32
 """Fix-up blocks per multiprocessor for ties of split rows, and their maximum; maximum elements of a split row."""
 _GRAD_BLOCKS = 32
@@ -239,6 +242,7 @@ def _inf_rows(layout: Reduction, arrays: tuple[Any, ...], workspace: Any) -> Bou
     ctype, vectors = CTYPES[x.dtype.name], -(-length // width)
     if vectors <= ROW_THREADS:
         most = min(ROW_THREADS, (SHORT_EACH * ROW_THREADS - 1) * width // length)
+        most = min(most, max(WARP, -(-rows // (INF_BLOCKS * multiprocessors()))))
         filling = width // gcd(length, width)  # rows that together are whole vectors
         most = most // filling * filling or most
         expression = f"grad_inf_short_rows<{ctype}, {width}>"

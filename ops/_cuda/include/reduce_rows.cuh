@@ -96,21 +96,23 @@ __global__ void __launch_bounds__(REDUCE_THREADS, LANES_RESIDENT<F>) reduce_rows
 }
 
 // reduce_rows_block: one thread block reduces one row, whose vectors are all in flight at once.
-// Layout   x[rows][vectors] vectors          Grid  rows                                 Block  THREADS; FEW: whole warps
-// Needs    vectors ≤ block · EACH            Writes  out[rows]
+// Layout   x[rows][length]                   Grid  rows                                 Block  THREADS; FEW: whole warps
+// Needs    vectors ≤ block · EACH, of a row, or that it touches unless all are WHOLE    Writes  out[rows]
 // Why      a block takes as long as one load, with few instructions before it. FEW rows: no other blocks hide latency,
 //          so that blocks as large as a row replace blocks that share it
 template <typename F, int EACH>
 constexpr bool FEW = EACH * (1 + F::TWO) > 2;
-template <typename F, int V, bool STREAM, int THREADS, int EACH>
+template <typename F, int V, bool STREAM, int THREADS, int EACH, bool WHOLE>
 __global__ void __launch_bounds__(THREADS, FEW<F, EACH> ? 1 : MOST_THREADS / THREADS) reduce_rows_block(
-    const typename F::Input* __restrict__ x, typename F::Output* __restrict__ out, F f, int vectors,
+    const typename F::Input* __restrict__ x, typename F::Output* __restrict__ out, F f, int length, int shift,
     const typename F::Input* __restrict__ second) {
   using T = typename F::Input;
   using Acc = typename F::Acc;
   __shared__ Acc slots[THREADS / 32];
   const int threads = FEW<F, EACH> ? blockDim.x : THREADS;
-  const long long first = static_cast<long long>(blockIdx.x) * vectors * V;
+  const long long begin = static_cast<long long>(blockIdx.x) * length + shift;  // from an aligned address
+  const int low = WHOLE ? 0 : static_cast<int>(begin & (V - 1)), high = low + length, vectors = (high + V - 1) / V;
+  const long long first = begin - low - shift;
   VectorWord<T, V> one[EACH], two[EACH];
 #pragma unroll
   for (int u = 0; u < EACH; ++u) {  // surplus threads load the last vector again: cheaper than a predicate
@@ -121,10 +123,18 @@ __global__ void __launch_bounds__(THREADS, FEW<F, EACH> ? 1 : MOST_THREADS / THR
   Acc mine = f.identity();
 #pragma unroll
   for (int u = 0; u < EACH; ++u) {
-    if (static_cast<int>(threadIdx.x) + u * threads >= vectors) continue;
+    const int vector = static_cast<int>(threadIdx.x) + u * threads, at = vector * V;
+    if (vector >= vectors) continue;
     const Vector<T, V> a = as_vector<T, V>(one[u]), b = F::TWO ? as_vector<T, V>(two[u]) : a;
+    if (WHOLE || (at >= low && at + V <= high)) {
 #pragma unroll
-    for (int i = 0; i < V; ++i) mine = f.take(mine, a.at[i], b.at[i]);
+      for (int i = 0; i < V; ++i) mine = f.take(mine, a.at[i], b.at[i]);
+    } else {
+#pragma unroll
+      for (int i = 0; i < V; ++i) {
+        if (at + i >= low && at + i < high) mine = f.take(mine, a.at[i], b.at[i]);
+      }
+    }
   }
   mine = merge_at_end<THREADS>(f, mine, slots, threads);
   if (threadIdx.x == 0) out[blockIdx.x] = f.finish(mine);

@@ -69,7 +69,10 @@ def expressions(functor: str, width: int, *, only_rows: bool = False, light: boo
     if width == 4:
         found += [("reduce_rows_block", block_template(width, paired=paired, streams=bool(at))) for at in (0, 1)]
     if light:
-        found.append(("reduce_rows_block", alone_template(width, VECTOR_BYTES // width, paired=paired)))
+        found += [
+            ("reduce_rows_block", alone_template(width, VECTOR_BYTES // width, paired=paired, whole=whole))
+            for whole in (False, True)
+        ]
     if has_once(width, light=light, paired=paired):
         threads = (ONE_ROW_THREADS,) if paired else (ONCE_THREADS, ONE_ROW_THREADS)
         found += [("reduce_rows_once", once_template(width, these, paired=paired)) for these in threads]

@@ -109,7 +109,7 @@ def _lanes(problem: ReduceProblem, rows: int, length: int, device: GpuSize) -> R
 def block_template(width: int, *, paired: bool, streams: bool) -> str:
     """Template arguments of reduce_rows_block."""
     each = _each(paired=paired)
-    return f"{width}, {flag(streams)}, {BLOCK_VECTORS[-1] // each}, {each}"
+    return f"{width}, {flag(streams)}, {BLOCK_VECTORS[-1] // each}, {each}, true"
 
 
 def _each(*, paired: bool) -> int:
@@ -125,14 +125,13 @@ def _block(problem: ReduceProblem, rows: int, length: int) -> ReducePlan | None:
     times = 1 if problem.paired else BLOCK_STREAMED
     template = block_template(problem.width, paired=problem.paired, streams=problem.streams(STREAMED_ROWS * times))
     threads = BLOCK_VECTORS[-1] // _each(paired=problem.paired)
-    return ReducePlan(
-        "reduce_rows_block", template, (rows,), (threads,), (np.int32(vectors),), "one block holds a row in flight"
-    )
+    numbers = np.int32(length), np.int32(0)
+    return ReducePlan("reduce_rows_block", template, (rows,), (threads,), numbers, "one block holds a row in flight")
 
 
-def alone_template(width: int, itemsize: int, *, paired: bool) -> str:
+def alone_template(width: int, itemsize: int, *, paired: bool, whole: bool) -> str:
     """Template arguments of reduce_rows_block for few rows."""
-    return f"{width}, false, {_alone_threads(itemsize, paired=paired)}, {ALONE_EACH}"
+    return f"{width}, false, {_alone_threads(itemsize, paired=paired)}, {ALONE_EACH}, {flag(whole)}"
 
 
 def _alone_threads(itemsize: int, *, paired: bool) -> int:
@@ -141,15 +140,16 @@ def _alone_threads(itemsize: int, *, paired: bool) -> int:
 
 
 def _alone(problem: ReduceProblem, rows: int, length: int, device: GpuSize) -> ReducePlan | None:
-    """Whole rows, at most one per multiprocessor, that one block reads at once: partial results would cost more."""
-    vectors = length // problem.width
+    """Rows, at most one per multiprocessor, that one block reads at once: partial results would cost more."""
+    vectors = touched_vectors(rows, length, problem.width, problem.shift)
     most = _alone_threads(problem.itemsize, paired=problem.paired)
     threads = max(ONE_ROW_THREADS // 2, -(-vectors // (ALONE_EACH * WARP)) * WARP)
     few = rows <= device.multiprocessors and vectors > 2 * THREADS and threads <= most
-    if not few or not problem.light or not problem.has_whole_rows(length):
+    if not few or not problem.light:
         return None
-    template = alone_template(problem.width, problem.itemsize, paired=problem.paired)
-    numbers = (np.int32(vectors),)
+    whole = problem.has_whole_rows(length)
+    template = alone_template(problem.width, problem.itemsize, paired=problem.paired, whole=whole)
+    numbers = np.int32(length), np.int32(problem.shift)
     return ReducePlan(
         "reduce_rows_block", template, (rows,), (threads,), numbers, "few rows, each in flight in a block"
     )

@@ -94,8 +94,11 @@ def check_rows(asked: ReduceProblem, found: ReducePlan) -> None:
         assert lanes in {1 << power for power in range(9)}
         assert found.grid[0] * (THREADS // lanes) >= rows
     elif found.kernel == "reduce_rows_block":
-        threads, each = (int(number) for number in found.template.split(", ")[-2:])
-        assert length == asked.width * int(found.numbers[0]) <= asked.width * found.block[0] * each
+        *_, threads, each = (int(number) for number in found.template.split(", ")[-3:-1])
+        whole, shift = found.template.endswith("true"), int(found.numbers[1])
+        assert int(found.numbers[0]) == length
+        assert (whole, shift) == (asked.has_whole_rows(length), asked.shift)
+        assert touched_vectors(rows, length, asked.width, shift) <= found.block[0] * each
         assert found.block[0] <= threads
         assert found.block[0] == threads or each * (1 + asked.paired) > 2
         assert found.block[0] % WARP == 0
@@ -165,15 +168,16 @@ def test_every_plan_covers_its_tensor(axes: Shape, width: int) -> None:
         ((30_000, 251), (1,), 2, "reduce_rows_lanes<2, true, false>"),
         ((3000, 251), (1,), 2, "reduce_elements_lanes<BY_ROW, 9, false>"),
         ((600, 2048), (1,), 4, "reduce_rows_lanes<4, false, true>"),
-        ((16, 16_384), (1,), 4, "reduce_rows_block<4, false, 1024, 4>"),
+        ((16, 16_384), (1,), 4, "reduce_rows_block<4, false, 1024, 4, true>"),
         ((16, 16_383), (1,), 4, "reduce_rows_lanes<4, false, false>"),
         ((16, 32_768), (1,), 4, "reduce_rows_grid<4, false, true>"),
-        ((3, 4096), (1,), 2, "reduce_rows_block<2, false, 512, 4>"),
+        ((32, 4257), (1,), 4, "reduce_rows_block<4, false, 1024, 4, false>"),
+        ((3, 4096), (1,), 2, "reduce_rows_block<2, false, 512, 4, true>"),
         ((3, 257), (1,), 2, "reduce_elements_lanes<BY_ROW, 8, false>"),
         ((100_000, 2), (1,), 4, "reduce_elements_lanes<BY_ROW, 2, false>"),
         ((40_000, 2, 3), (1,), 4, "reduce_elements_lanes<BY_COLUMN, 2, false>"),
         ((3, 1), (1,), 4, "reduce_elements_lanes<BY_ROW, 2, false>"),
-        ((4096, 4096), (1,), 4, "reduce_rows_block<4, true, 512, 2>"),
+        ((4096, 4096), (1,), 4, "reduce_rows_block<4, true, 512, 2, true>"),
         ((1 << 20,), (0,), 4, "reduce_rows_grid<4, false, true>"),
         ((3, 2, 12_544, 64), (0, 2, 3), 4, "reduce_rows_grid<4, true, true>"),
         (((1 << 25) + 1,), (0,), 4, "reduce_rows_once<4, 1024, 2>"),

@@ -97,7 +97,9 @@ def dtype_of(kernel: str) -> str:
         ((30, 1, 2048), (30, 20, 2048), None, {}, "lerp_broadcast<float, 4, 1, 3, false>"),
         ((30, 1, 8, 1), (1, 20, 1, 2048), None, {}, "lerp_broadcast<float, 4, 1, 6, false>"),
         ((70_000, 1), (70_000, 6), (6,), {}, "lerp_broadcast<float, 2, 2, 2, true>"),
-        ((70_000, 1), (1, 7), (7,), {}, "lerp_split<float, 4, true>"),
+        ((70_000, 1), (1, 7), (7,), {}, "lerp_broadcast<float, 1, 4, 2, true>"),
+        ((70_000, 1), (1, 7), (7,), {}, "lerp_split<__half, 8, true>"),
+        ((70_000, 1), (70_000, 7), (7,), {}, "lerp_split<float, 4, true>"),
         # by groups of axes of at least a warp's elements
         ((33, 5, 1, 77, 9), (33, 1, 6, 77, 1), None, {}, "lerp_grouped<float, 1, 4, 2, false>"),
         ((33, 5, 1, 7, 9), (33, 1, 60, 7, 1), None, {}, "lerp_grouped<float, 1, 4, 3, false>"),
@@ -107,7 +109,7 @@ def dtype_of(kernel: str) -> str:
         ((30, 1, 2050), (30, 20, 2050), None, {}, "lerp_broadcast<float, 2, 2, 3, false>"),
         ((33, 5, 1, 77, 12), (33, 1, 6, 77, 1), None, {}, "lerp_broadcast<float, 4, 1, 6, false>"),
         ((33, 5, 1, 77, 12), (33, 1, 6, 77, 1), None, {}, "lerp_grouped<__half, 4, 2, 2, false>"),
-        ((50_000, 1, 3, 1), (1, 3, 1, 3), None, {}, "lerp_split<float, 4, false>"),
+        ((50_000, 1, 3, 1), (1, 3, 1, 3), None, {}, "lerp_broadcast<float, 1, 4, 6, false>"),
         ((50_000, 1, 3, 1), (1, 3, 1, 4), None, {}, "lerp_broadcast<__half, 4, 2, 6, false>"),
         # one element or two beyond 400 blocks
         ((3, 1), (3, 136_534), None, {}, "lerp_broadcast<float, 2, 2, 2, false>"),
@@ -115,7 +117,8 @@ def dtype_of(kernel: str) -> str:
         # few elements
         ((2, 1), (2, 1 << 14), None, {}, "lerp_broadcast<float, 1, 1, 2, false>"),
         ((2, 1), (2, (1 << 14) + 4), None, {}, "lerp_broadcast<float, 4, 1, 2, false>"),
-        ((2, 1), (2, (1 << 14) + 1), None, {}, "lerp_split<float, 4, false>"),
+        ((2, 1), (2, (1 << 14) + 2), None, {}, "lerp_broadcast<float, 1, 1, 2, false>"),
+        ((2, 1), (2, (1 << 16) + 1), None, {}, "lerp_split<float, 4, false>"),
         ((2, 1), (2, 4104), None, {}, "lerp_broadcast<__nv_bfloat16, 1, 1, 2, false>"),
         ((3, 1), (3, 1), (3, 2052), {}, "lerp_broadcast<float, 1, 1, 2, true>"),
         ((1,), (1,), (2048,), {}, "lerp_broadcast<float, 1, 1, 1, true>"),
@@ -193,6 +196,7 @@ class Walk(NamedTuple):
         """The launch parameters that it is run with."""
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(lerp, "FEW_ELEMENTS", self.few)
+            patch.setattr(lerp, "FEW_APART", self.few)
             for module in (pointwise, lerp, cuda_grad):
                 patch.setattr(module, "LARGEST", self.largest)
             yield
