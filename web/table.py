@@ -12,7 +12,7 @@ from typing import Any
 from pydantic_core import to_json
 
 from opgauge.harness.report.export import Quoted
-from opgauge.harness.result.ceilings import Ceilings
+from opgauge.harness.result.ceilings import Ceilings, PeakBound
 from opgauge.harness.result.summary import bound_of, origin
 from opgauge.harness.store import queries
 from opgauge.harness.store.queries import CaseInfo, StoredLine
@@ -52,6 +52,7 @@ COLUMNS = (
 """Columns of the table."""
 _as_json = json.JSONEncoder(allow_nan=False, ensure_ascii=False).encode
 _NOTHING: Mapping[str, Any] = {}
+_Bounds = dict[tuple[object, ...], PeakBound | None]
 _UNKNOWN = (None, None, None, None)
 _WORDS = (
     ("null", ""),
@@ -79,7 +80,8 @@ def table_of(reader: Reader, run: RunInfo, ceilings: Mapping[str, Ceilings]) -> 
     ]
     timers = [cells[(line.data.get("measurement") or _NOTHING).get("timer") or ""] for line in found]
     times = written([_times(line) for line in found])
-    bounds = [_share(line, cases[line.case_key].dtype, ceilings.get(line.device)) for line in found]
+    known: _Bounds = {}
+    bounds = [_share(line, cases[line.case_key].dtype, ceilings.get(line.device), known) for line in found]
     rest = written([_rest(line, share) for line, (share, _) in zip(found, bounds, strict=True)])
     peaks = [cells[peak or ""] for _, peak in bounds]
     contended = written([(_contended(line),) for line in found])
@@ -152,11 +154,19 @@ def _number(value: Any) -> Any:
     return float(value) if type(value) is str else value
 
 
-def _share(line: StoredLine, dtype: str, reached: Ceilings | None) -> tuple[float | None, str | None]:
-    """Share of the ceiling and its peak, as `opgauge.harness.result.summary.share_of_ceiling`."""
+def _share(line: StoredLine, dtype: str, reached: Ceilings | None, known: _Bounds) -> tuple[float | None, str | None]:
+    """Share of the ceiling and its peak, as `opgauge.harness.result.summary.share_of_ceiling`.
+
+    known: bounds by the work; the implementations of a case have it in common.
+    """
     if reached is None or not line.median_ns:
         return None, None
-    bound = bound_of(reached, line.bytes, line.flops, dtype, line.data.get("extra"))
+    extra = line.data.get("extra") or _NOTHING
+    reads, declared = extra.get("reads") is not False, (extra.get("written_share"), extra.get("relaxed"))
+    work = (line.device, dtype, line.bytes, line.flops, reads, declared)
+    if work not in known:
+        known[work] = bound_of(reached, line.bytes, line.flops, dtype, extra)
+    bound = known[work]
     return (None, None) if bound is None else (bound.time_ns / line.median_ns, bound.peak)
 
 

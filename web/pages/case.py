@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from itertools import islice
 from typing import Annotated, Any, TypeVar
 
 import yaml
@@ -22,7 +21,7 @@ from opgauge.web.deps import CacheOf, ReaderOf
 from opgauge.web.devices import DeviceInfo
 from opgauge.web.history_figure import history_figure, timeline
 from opgauge.web.level import Level, level_of
-from opgauge.web.marks import marks_of
+from opgauge.web.marks import HistoryMark, marks_of
 from opgauge.web.pages.query import Number, Text, Word
 from opgauge.web.profile import kernel_times, number
 from opgauge.web.reader import Reader
@@ -81,18 +80,21 @@ def _values(reader: Reader, case_id: str, device: str, run: str, last: int, of: 
     recent = mine[-last:]
     others = reader.beside(keys, chosen)[-DRAWN_BESIDE:]
     asked = resolve(reader, run) if run else (recent or others)[-1]
-    # sought in all runs, drawn in some: a step must not get lost between those that are drawn
-    own = _blocks(past.list_times(reader.engine, keys, [one.key for one in recent], chosen.name, PEERS))
-    changes = {name: change_points(_levels(recent, every)) for name, every in islice(own.items(), CHANGES_OF)}
-    drawn = thinned(recent, DRAWN_RUNS)
-    marks = marks_of(reader, case_id, chosen, changes)
-    keep = {one.key for one in (*drawn, *(run for mark in marks for run in (mark.before, mark.run)))}
-    kept = [run for run in recent if run.key in keep]
+    kept = drawn = thinned(recent, DRAWN_RUNS)
+    marks: list[HistoryMark] | None = None
+    if len(drawn) < len(recent):
+        # sought in all runs, drawn in some: a step must not get lost between those that are drawn
+        own = _blocks(past.list_times(reader.engine, keys, [one.key for one in recent], chosen.name, PEERS))
+        marks = _marks(reader, case_id, chosen, {name: _levels(recent, every) for name, every in own.items()})
+        keep = {one.key for one in (*drawn, *(run for mark in marks for run in (mark.before, mark.run)))}
+        kept = [run for run in recent if run.key in keep]
     found = past.list_history(reader.engine, keys, [one.key for one in (*others, *kept)], chosen.name)
     blocks = _blocks(found)
     series, beside = ({name: _levels(runs, every) for name, every in blocks.items()} for runs in (kept, others))
+    if marks is None:
+        marks = _marks(reader, case_id, chosen, {name: series[name] for name in series if name not in PEERS})
     times = timeline(reader)
-    drawn_history = history_figure(series, _quartiles(found, keep), marks, times, beside)
+    drawn_history = history_figure(series, _quartiles(found, {one.key for one in kept}), marks, times, beside)
     memory, launches = resource_figures(found, drawn, times)
     offered = (*([asked] if run else []), *drawn[: -OFFERED - 1 : -1], *others[::-1])
     return {
@@ -113,6 +115,15 @@ def _values(reader: Reader, case_id: str, device: str, run: str, last: int, of: 
         "command": "" if case.op == "imported" else _command(case),
         **_in_run(reader, written, case, chosen, asked, of),
     }
+
+
+def _marks(
+    reader: Reader, case_id: str, device: DeviceInfo, series: Mapping[str, Sequence[Level]]
+) -> list[HistoryMark]:
+    """Marks of the regressions, and of the change points of the first series."""
+    measured = [(name, levels) for name, levels in series.items() if levels]
+    changes = {name: change_points(levels) for name, levels in measured[:CHANGES_OF]}
+    return marks_of(reader, case_id, device, changes)
 
 
 def _first_place(places: Mapping[str, tuple[DeviceInfo, list[RunInfo]]]) -> tuple[DeviceInfo, list[RunInfo]]:
