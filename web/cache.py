@@ -101,7 +101,7 @@ class Cache:
         found: Answer = self._find(key, answers, kept)
         if found is not _MISSING:
             return found
-        with self._turn(key):
+        with self.turn(key):
             found = self._find(key, answers, kept)
             if found is _MISSING:
                 found = make()
@@ -122,8 +122,8 @@ class Cache:
             return answers.get(key, _MISSING)
 
     @contextmanager
-    def _turn(self, key: Hashable) -> Iterator[None]:
-        """Only one thread at a time makes the answer under `key`."""
+    def turn(self, key: Hashable) -> Iterator[None]:
+        """Only one thread at a time makes the answer under `key`; the others wait."""
         with self._lock:
             turn = self._turns.setdefault(key, RLock())
         with turn:

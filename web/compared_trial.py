@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from math import sqrt
 from statistics import median
+from sys import intern
 
 from opgauge.harness.judge.verdict import Metrics, Rule, Side
 from opgauge.harness.result.result import Status
@@ -61,10 +62,16 @@ def read_trials(reader: Reader, run: RunInfo) -> dict[TrialKey, ComparedTrial]:
     for one in judged:
         found.setdefault((one.case_key, one.implementation, one.device), []).append(one)
     return {
-        (infos[key].case_id, implementation, device): _trial(infos[key], rules[key], blocks)
+        _key(infos[key].case_id, implementation, device): _trial(infos[key], rules[key], blocks)
         for (key, implementation, device), blocks in found.items()
         if key in infos
     }
+
+
+@lru_cache(16_384)
+def _key(case_id: str, implementation: str, device: str) -> TrialKey:
+    """The same object for all runs, which a cache has many of."""
+    return case_id, implementation, device
 
 
 def _trial(case: CaseInfo, rule: Rule, blocks: list[Judged]) -> ComparedTrial:
@@ -74,7 +81,7 @@ def _trial(case: CaseInfo, rule: Rule, blocks: list[Judged]) -> ComparedTrial:
     return ComparedTrial(
         case,
         rule,
-        first.device,
+        intern(first.device),
         first.bytes,
         first.flops,
         share_of(first.written_share),

@@ -17,11 +17,11 @@ from opgauge.harness.judge.verdict import Comparison, Evidence, Kind, Rule, Subj
 from opgauge.harness.result.ceilings import Ceilings
 from opgauge.harness.result.result import Environment
 from opgauge.harness.result.summary import impossible_below
-from opgauge.harness.store import run_queries
 from opgauge.harness.store.queries import CaseInfo
 from opgauge.harness.store.run_queries import RunInfo
 from opgauge.web.compared_trial import USUAL, ComparedTrial, TrialKey, read_trials
 from opgauge.web.devices import device_names
+from opgauge.web.known_runs import find_runs
 from opgauge.web.reader import Reader
 from opgauge.web.steady import series_half_widths
 
@@ -85,7 +85,7 @@ class Difference:
 def resolve(reader: Reader, text: str) -> RunInfo:
     """The run with this beginning of its id or commit, or the newest of this branch. Raises NothingError."""
     wanted = text.strip()
-    by_id = run_queries.find_runs(reader.engine, wanted, project=reader.project) if wanted else []
+    by_id = find_runs(reader, wanted) if wanted else []
     if len(by_id) == 1:
         return by_id[0]
     if len(by_id) > 1:

@@ -38,7 +38,7 @@ RECENT_IN_ALL = 200
 """Runs of all devices that make up the series."""
 MOST_RUNS = 256
 MOST_CASES = 20_000
-MOST_ANSWERS = 64
+MOST_ANSWERS = 128
 """Most runs, cases and answers that are cached."""
 Answer = TypeVar("Answer")
 
@@ -212,6 +212,7 @@ class Reader:
     def points(self, run_keys: Collection[int]) -> dict[int, list[StoredPoint]]:
         """Results of recent runs; unchanged ones come from memory."""
         counted, points = queries.count_results(self.engine, run_keys), self._rows.points
+        self._shared.get("results by run", dict[int, Hashable]).update({key: counted.get(key) for key in run_keys})
         found = {}
         for key in run_keys:
             known = points.get(key)
@@ -225,19 +226,21 @@ class Reader:
 
     def _count_of(self, run: RunInfo) -> Hashable:
         """Number of results of a run, counted once for each state of the data."""
-        counted: dict[int, Hashable] = self._shared.get("results by run", dict)
+        counted = self._shared.get("results by run", dict[int, Hashable])
         if run.key not in counted:
             counted[run.key] = queries.count_results(self.engine, [run.key]).get(run.key)
         return counted[run.key]
 
     def cached_for_run(self, name: str, run: RunInfo, make: Callable[[], Answer]) -> Answer:
         """The answer of `make` from a run's results, cached until these change."""
-        count, answers = self._count_of(run), self._rows.made
-        known = answers.get((name, run.key))
-        if known is None or known[0] != count:
-            known = answers[name, run.key] = (count, make())
-            while len(answers) > MOST_ANSWERS:
-                answers.popitem(last=False)
+        key, answers = (name, run.key), self._rows.made
+        # pages of neighbouring runs are requested together
+        with self._shared.turn(("made", key)):
+            count, known = self._count_of(run), answers.get(key)
+            if known is None or known[0] != count:
+                known = answers[key] = (count, make())
+                while len(answers) > MOST_ANSWERS:
+                    answers.popitem(last=False)
         found: Answer = known[1]
         return found
 
@@ -325,10 +328,7 @@ class Reader:
             recent.devices[slug] = device
             recent.last_run[slug] = run
         for key, level in series.levels.items():
-            if key in recent.series:
-                recent.series[key].append(level)
-            else:
-                recent.series[key] = [level]
+            recent.series.setdefault(key, []).append(level)
 
     def _series_of(self, run: RunInfo, points: Iterable[StoredPoint], infos: Mapping[int, CaseInfo]) -> _RunSeries:
         series = _RunSeries()

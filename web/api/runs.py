@@ -16,6 +16,7 @@ from opgauge.web.api.answer import Limit, Name, Offset, RunId, json_answer, prob
 from opgauge.web.api.models import RunPage, WholeRunModel
 from opgauge.web.api.records import run_record
 from opgauge.web.deps import ReaderOf
+from opgauge.web.known_runs import find_runs
 from opgauge.web.reader import Reader
 
 router = APIRouter(tags=["runs"])
@@ -83,7 +84,7 @@ def _in_utc(when: datetime) -> datetime:
 
 def find_run(reader: Reader, run_id: str) -> RunInfo:
     """The run that is meant; 404 where there is none, or several."""
-    found = run_queries.find_runs(reader.engine, run_id, project=reader.project)
+    found = find_runs(reader, run_id)
     if len(found) > 1:
         raise HTTPException(404, f"several runs begin with {run_id}")
     if not found:

@@ -18,6 +18,7 @@ from opgauge.harness.store.queries import Detail
 from opgauge.harness.store.run_queries import RunInfo
 from opgauge.web.deps import CacheOf, ReaderOf
 from opgauge.web.devices import device_names
+from opgauge.web.known_runs import find_runs
 from opgauge.web.level import GRAVE
 from opgauge.web.pages.query import Number, Text, Word
 from opgauge.web.reader import Reader
@@ -84,7 +85,7 @@ def export(request: Request, reader: ReaderOf, run_id: RunId, kind: Literal["jso
 
 def find(reader: Reader, run_id: str) -> RunInfo:
     """The run whose id begins with `run_id`; raises HTTPException if there is none, or several."""
-    found = run_queries.find_runs(reader.engine, run_id, project=reader.project)
+    found = find_runs(reader, run_id)
     exact = [run for run in found if run.id == run_id]
     if len(exact or found) == 1:
         return (exact or found)[0]
