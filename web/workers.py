@@ -162,10 +162,12 @@ def worker() -> FastAPI:
 
 def _preloaded(app: FastAPI) -> FastAPI:
     """The app with its expensive answers cached, and its objects exempt from garbage collection, which is slow."""
+    gc.disable()
     app.state.cache.advance()
     gc.collect()
     gc.freeze()
     gc.set_threshold(50_000, 20, 50)
+    gc.enable()
     return app
 
 
