@@ -322,3 +322,18 @@ def test_the_number_of_queries_does_not_grow_with_the_rows(client: TestClient) -
             assert len(counted) <= 64, (address, len(counted))
     finally:
         event.remove(reader.engine, "before_cursor_execute", count)
+
+
+def test_a_case_has_the_same_marks_however_few_runs_are_drawn(
+    client: TestClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A step is sought in all runs, whether the figure has them all or leaves most out."""
+    cases = [f"/cases/{one}" for one in reader_of(client).recent().cases]
+
+    def marks(most: int) -> list[list[str]]:
+        monkeypatch.setattr("opgauge.web.pages.case.DRAWN_RUNS", most)
+        reader_of(client).cache.forget()
+        return [re.findall("<li><span.*?</li>", client.get(address).text) for address in cases]
+
+    assert any(marks(120))
+    assert marks(5) == marks(120)

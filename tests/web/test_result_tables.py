@@ -15,6 +15,7 @@ from fastapi.testclient import TestClient
 from opgauge.harness.errors import NothingError
 from opgauge.harness.report.export import as_csv, as_json, records, whole_run
 from opgauge.harness.report.history import find_series
+from opgauge.harness.result.ceilings import Ceilings
 from opgauge.harness.result.result import Environment
 from opgauge.harness.result.submission import read_submission
 from opgauge.harness.store import Store
@@ -44,6 +45,28 @@ def test_a_table_is_that_of_the_results(client: TestClient) -> None:
             table = client.get(f"/runs/{info.id}/export.csv").text
             assert cells_of(table) == cells_of(found)
             assert table.count('"') == found.count('"')
+
+
+def test_a_table_tells_apart_works_of_one_size(empty_copy: TestClient) -> None:
+    """Results of the same bytes and operations, which differ in what they read, write and declare."""
+    extras: list[dict[str, object]] = [{}, {"reads": False}, {"reads": 0}, {"relaxed": 8.0}]
+    extras += [{"written_share": share} for share in (0.25, 0.5, 1.0)]
+    works = [(extra, flops) for flops in (1, 5 * 10**8) for extra in extras]
+    reader = reader_of(empty_copy)
+    with Store.open(str(reader.engine.url)) as store:
+        name = store.begin_run(Environment({"cuda:0.model": "NVIDIA H200"}, {"commit": "1" * 40}))
+        measured = (one for one in results(0, np.random.default_rng(0)) if one.measurement)
+        made = [one for one in measured if (one.trial.device, one.trial.case.dtype) == ("cuda:0", "float32")]
+        for (extra, flops), result in zip(works, made, strict=False):
+            store.add_result(name, replace(result, bytes=10**8, flops=flops, extra=extra))
+        peaks = {"float32": 1000.0, "tf32": 9000.0}
+        store.add_ceilings(name, Ceilings("cuda:0", copy_gbps=1000.0, write_gbps=4000.0, matrix_gflops=peaks))
+        store.finish_run(name)
+        (info,) = reader.runs()
+        found = records(store.find_run(name), store.results(name), reader.ceilings(info))
+    assert len(found) == min(len(works), len(made))
+    assert len({round(one["ceiling_share"] * one["median_ns"]) for one in found}) > 2
+    assert cells_of(empty_copy.get(f"/runs/{name}/export.csv").text) == cells_of(as_csv(found))
 
 
 def test_numbers_of_a_table_are_those_of_csv() -> None:
