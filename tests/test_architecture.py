@@ -24,7 +24,7 @@ READS_ENVIRONMENT = {
     "harness/settings.py",
     "harness/run/worker_process.py",
     "harness/trust/planted.py",
-    "harness/worker/state.py",
+    "harness/worker/environment_variables.py",
 }
 AT_THE_TOP = {
     *(

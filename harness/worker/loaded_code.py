@@ -9,8 +9,10 @@ import ctypes
 import sys
 import threading
 import types
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
+from functools import cache
+from operator import attrgetter
 from typing import Any
 
 import numpy as np
@@ -35,6 +37,8 @@ STANDARD = (
 """Modules of the standard library whose functions the harness calls by the module's name."""
 NUMPY = ("numpy._core.", "numpy.lib.", "numpy.linalg", "numpy.random")
 """Start of the names of NumPy's modules that outputs are judged by."""
+CONSTANTS = frozenset((float, int, str))
+"""Types of constants that are compared by value."""
 FUNCTIONS = (types.FunctionType, staticmethod, classmethod)
 """Types of functions of a class."""
 SCALARS = (np.generic, bool, int, float, complex, str)
@@ -43,10 +47,18 @@ FOREIGN = "foreign "
 """Start of the names of functions that lie outside the library that they are found in."""
 LIBRARIES = frozenset(("cupy", "cupy.cuda", "torch", "torch.nn.functional", "numba"))
 """Modules of which all functions are watched."""
+LIMITS = ("eps", "max", "smallest_subnormal", "tiny")
+"""Properties of a dtype that bounds of errors depend on."""
+_SEEN: list[Any] = []
+"""Objects whose numbers were noted last."""
+LOOPS_AT = object.__basicsize__ + 4 * ctypes.sizeof(ctypes.c_int)
+"""Place of the table of its loops in a function of NumPy, after four numbers."""
 OWN = "its own"
 """A library's own function of Python, which it may replace by another one."""
 IS_CPYTHON = sys.implementation.name == "cpython"
 """Whether a function in C begins with the address of its definition, whose second entry is the function's address."""
+OPS, SHARED = "opgauge.ops.", "opgauge.ops._core."
+"""Start of the names of the modules of ops and kernels, and of those whose code judges as well."""
 HARNESS = "opgauge.harness."
 """Start of the names of the harness's modules."""
 
@@ -79,20 +91,48 @@ def keeping_code() -> Iterator[None]:
         raise TreeError(msg)
 
 
+def _identity(value: Any) -> int:
+    """Number of an object, which no other one gets before the next look at all code."""
+    _SEEN.append(value)
+    return id(value)
+
+
 def definitions() -> dict[str, Any]:
-    """The registered ops and kernels, which judge outputs and are measured."""
+    """Dtypes, the registered ops and kernels, which judge outputs or are measured, and functions that they call."""
     registry: Any = sys.modules.get("opgauge.ops._core.registry")
-    found: dict[str, Any] = {}
+    dtypes = getattr(sys.modules.get("opgauge.ops._core.dtype"), "DTYPES", {})
+    found: dict[str, Any] = {f"dtype {name}": repr(info) for name, info in dtypes.items()}
+    judging, used = set[str](), set[str]()
     for name, op in list(getattr(registry, "_OPS", {}).items()):
-        parts = (op.reference, op.bound, op.infer, op.derive, op.work)
         owner = getattr(getattr(op.bound, "__self__", op), "__dict__", {}).items()
-        found[f"op {name}"] = (
-            *((id(one), id(getattr(one, "__code__", None))) for one in parts),
-            *((key, id(item)) for key, item in owner),
-        )
+        found[f"op {name}"] = (*_fields(op), *((key, _identity(item)) for key, item in owner))
+        judging |= {str(getattr(one, "__module__", "")) for one in (op.reference, op.bound, op.infer)}
     for key, kernel in list(getattr(registry, "_KERNELS", {}).items()):
-        found[f"kernel {key}"] = (id(kernel), id(kernel.function), kernel.relaxed, kernel.deterministic)
+        found[f"kernel {key}"] = (_identity(kernel), kernel.relaxed, *_fields(kernel))
+        used.add(str(getattr(kernel.function, "__module__", "")))
+    for name, module in list(sys.modules.items()):
+        is_judge = name in judging or name.startswith(SHARED)
+        if is_judge or name in used or name.startswith(OPS):
+            for key, value in list(vars(module).items()):
+                if is_judge or type(value) is types.FunctionType:
+                    found[f"{name}.{key}"] = _member(value)
+                if name.startswith(SHARED) and not isinstance(value, type):
+                    found[f"fields of {name}.{key}"] = _fields(value)
     return found
+
+
+def _fields(definition: Any) -> tuple[int, ...]:
+    """Identities of the fields of an op or a kernel."""
+    kind: Any = type(definition)
+    get = _getter(kind)
+    return () if get is None else tuple(map(_identity, get(definition)))
+
+
+@cache
+def _getter(kind: type) -> Callable[[Any], tuple[Any, ...]] | None:
+    """Function that returns all fields of an object; None for other classes than those of data."""
+    names = tuple(getattr(kind, "__dataclass_fields__", ()))
+    return attrgetter(*names) if len(names) > 1 else None
 
 
 def changed_modules(old: Mapping[str, int], new: Mapping[str, int]) -> str:
@@ -113,6 +153,7 @@ def _is_found(name: str) -> bool:
 def code() -> dict[str, Any]:
     """Functions of the harness, of clocks and of the checks: name, object and code."""
     found: dict[str, Any] = {}
+    _SEEN.clear()
     for name, module in _used_modules().items():
         for key, value in list(vars(module).items()):
             # old code sets np.bool to bool: no check uses NumPy's scalar types by name
@@ -121,6 +162,10 @@ def code() -> dict[str, Any]:
                 found[f"{name}.{key}"] = _code_of(value)
                 if isinstance(value, type) and name in STANDARD:
                     found |= _methods(f"{name}.{key}", value)
+    found |= dict(_loops())
+    for kind in (np.float16, np.float32, np.float64):
+        limits = np.finfo(kind)
+        found[f"limits of {kind.__name__}"] = tuple(float(getattr(limits, name)) for name in LIMITS)
     found |= device_code()
     for name, module in list(sys.modules.items()):
         if name.startswith(HARNESS) and isinstance(module, types.ModuleType):
@@ -145,10 +190,20 @@ def _code_of(value: Any) -> tuple[int, ...]:
     function = getattr(value, "_implementation", value)
     if type(function) is types.BuiltinFunctionType and IS_CPYTHON:
         definition = ctypes.c_void_p.from_address(id(function) + object.__basicsize__).value or 0
-        return id(value), ctypes.c_void_p.from_address(definition + ctypes.sizeof(ctypes.c_void_p)).value or 0
+        return _identity(value), ctypes.c_void_p.from_address(definition + ctypes.sizeof(ctypes.c_void_p)).value or 0
     if not isinstance(function, types.FunctionType):
-        return (id(value),)
-    return id(value), id(function.__code__), id(function.__defaults__), id(function.__kwdefaults__)
+        return (_identity(value),)
+    parts = function.__code__, function.__defaults__, function.__kwdefaults__
+    return tuple(map(_identity, (value, *parts)))
+
+
+def _loops() -> Iterator[tuple[str, tuple[int, ...]]]:
+    """Addresses of the loops that functions of NumPy run, by dtypes: code in C can replace them."""
+    for name, function in list(vars(np).items()) if IS_CPYTHON else ():
+        if type(function) is np.ufunc:
+            table = ctypes.c_void_p.from_address(id(function) + LOOPS_AT).value
+            loops = (ctypes.c_size_t * function.ntypes).from_address(table) if table else ()
+            yield f"loops of numpy.{name}", tuple(loops)
 
 
 def _methods(name: str, kind: type) -> dict[str, Any]:
@@ -164,16 +219,16 @@ def device_code() -> dict[str, Any]:
             if callable(value) and not (isinstance(value, type) and issubclass(value, SCALARS)):
                 # torch's compiler replaces functions of torch by its own
                 is_own = isinstance(value, types.FunctionType) and not _is_foreign(value, name)
-                found[f"{name}.{key}"] = OWN if is_own else id(value)
+                found[f"{name}.{key}"] = OWN if is_own else _identity(value)
     for owner, names in METHODS.items():
         watched = _find(owner)
         chosen = names or {key for kind in getattr(watched, "__mro__", ()) for key in vars(kind)}
         values = {f"{owner}.{key}": _raw(watched, key) for key in chosen if watched is not None}
-        found |= {name: id(value) for name, value in values.items()}
+        found |= {name: _identity(value) for name, value in values.items()}
         found |= {f"{FOREIGN}{name}": True for name, value in values.items() if _is_foreign(value, owner)}
     timer = _find(f"{HARNESS}measure.cuda.CudaTimer")
     for number, one in enumerate(getattr(timer, "made", ())):
-        found |= {f"timer {number}'s {key}": id(value) for key, value in vars(one).items() if "torch" not in key}
+        found |= {f"timer {number}'s {key}": _identity(value) for key, value in vars(one).items() if "torch" not in key}
     return found
 
 
@@ -219,17 +274,26 @@ def _parts(name: str, value: Any, module: str) -> dict[str, Any]:
         case float() | int() | str() | tuple():
             return {name: value}
         case dict():
-            return {f"{name}[{key!r}]": id(item) for key, item in list(value.items()) if isinstance(key, str)}
+            return {f"{name}[{key!r}]": _identity(item) for key, item in list(value.items()) if isinstance(key, str)}
         case type() if value.__module__ == module:
-            items = [(key, item) for key, item in list(vars(value).items()) if hasattr(type(item), "__get__")]
-            return {f"{name}.{key}": (id(item), id(getattr(item, "__code__", None))) for key, item in items}
-    return {name: id(value)} if callable(value) else {}
+            return {f"{name}.{key}": _member(item) for key, item in list(vars(value).items())}
+    return {name: _identity(value)} if callable(value) else {}
+
+
+def _member(value: Any) -> Any:
+    """A constant of a class or module, or what identifies a function or property; None of other members."""
+    kind = type(value)
+    if kind is types.FunctionType:
+        return _identity(value), _identity(value.__code__), _identity(value.__defaults__)
+    if kind in CONSTANTS:
+        return value
+    return _identity(value) if kind is tuple or hasattr(kind, "__get__") else None
 
 
 def _content(cell: types.CellType) -> int:
     """Identity of the value of a variable that a function shares with the one around it; 0 without a value."""
     with suppress(ValueError):
-        return id(cell.cell_contents)
+        return _identity(cell.cell_contents)
     return 0
 
 

@@ -9,6 +9,8 @@ from typing import NamedTuple
 
 MAPS = Path("/proc/self/maps")
 """File with a line for each range."""
+PAGEMAP = Path("/proc/self/pagemap")
+"""File with 64 bits for each page."""
 
 
 class MappedRange(NamedTuple):
@@ -20,10 +22,12 @@ class MappedRange(NamedTuple):
     file: Path
 
 
-def mapped_ranges() -> Iterator[MappedRange]:
+def mapped_ranges(*, only_code: bool = False) -> Iterator[MappedRange]:
     """The ranges in order; none on other systems."""
     with suppress(OSError):
         for line in MAPS.read_text(encoding="utf-8", errors="replace").splitlines():
+            if only_code and "xp " not in line:
+                continue
             addresses, permissions, *_ = fields = line.split(maxsplit=5)
             first, last = (int(one, 16) for one in addresses.split("-"))
             yield MappedRange(first, last, permissions.startswith("r"), Path(*fields[5:]))

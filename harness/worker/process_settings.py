@@ -29,8 +29,8 @@ SET_ALLOCATOR, GET_ALLOCATOR = 304, 305
 """Numbers of NumPy's functions PyDataMem_SetHandler and PyDataMem_GetHandler in the table of its C interface."""
 PROCESS = Path("/proc/self")
 """Folder of Linux with the state of this process."""
-RESTRICTIONS = ("NoNewPrivs", "Seccomp", "Speculation", "Mems_allowed:")
-"""Start of the names of what slows down or refuses later calls, and cannot be undone, in the process's status."""
+LOCKED_KB = 1024
+"""Memory in KB that libraries may lock, which keep secrets."""
 NUMBA = ("OPT", "DISABLE_JIT", "BOUNDSCHECK", "LOOP_VECTORIZE", "SLP_VECTORIZE", "ENABLE_AVX")
 """Options of Numba's compiler; not its features of the CPU, which kernels choose when they are first compiled."""
 
@@ -69,20 +69,6 @@ def c_library() -> Any:
     return ctypes.CDLL(None) if sys.platform == "linux" else None
 
 
-def restrictions() -> tuple[str, ...]:
-    """State that nothing undoes: filters, mitigations and timers of the system, and whether orphans are adopted."""
-    adopts = ctypes.c_int()
-    if c_library() is not None:
-        c_library().prctl(PR_GET_CHILD_SUBREAPER, ctypes.byref(adopts), 0, 0, 0)
-    found = [f"adopts {adopts.value}"]
-    with suppress(OSError):
-        lines = (PROCESS / "status").read_text(encoding="utf-8", errors="replace").splitlines()
-        found += [line for line in lines if line.startswith(RESTRICTIONS)]
-    with suppress(OSError):
-        found.append((PROCESS / "timers").read_text(encoding="ascii"))
-    return tuple(found)
-
-
 def other_threads() -> dict[int, tuple[Any, ...]]:
     """CPUs, priority and scheduling policy of each thread but the main one: those of pools work for later kernels."""
     found: dict[int, tuple[Any, ...]] = {}
@@ -116,6 +102,19 @@ def _control(option: int, value: int = 0) -> int:
 
 def _put_back_tracebacks(old: bool) -> None:  # noqa: FBT001  called with the value that was read
     (faulthandler.enable if old else faulthandler.disable)()
+
+
+def _is_memory_locked() -> bool:
+    """Whether much memory is kept from being written to disk: pages that are allocated later may be too."""
+    with suppress(OSError, IndexError):
+        status = (PROCESS / "status").read_text(encoding="utf-8", errors="replace")
+        return int(status.split("VmLck:")[1].split()[0]) > LOCKED_KB
+    return False
+
+
+def _put_back_locks(old: bool) -> None:  # noqa: FBT001  called with the value that was read
+    if not old and c_library() is not None:
+        c_library().munlockall()
 
 
 def _put_back_path(old: list[str]) -> None:
@@ -195,6 +194,10 @@ SETTINGS: Mapping[str, ProcessSetting] = {
     "the longest number in text": ProcessSetting(sys.get_int_max_str_digits, sys.set_int_max_str_digits),
     "the stack size of threads": ProcessSetting(threading.stack_size, threading.stack_size),
     "tracebacks of crashes": ProcessSetting(faulthandler.is_enabled, _put_back_tracebacks),
+    "the locking of memory": ProcessSetting(_is_memory_locked, _put_back_locks),
+    "the loading of libraries": ProcessSetting(
+        getattr(sys, "getdlopenflags", bool), getattr(sys, "setdlopenflags", lambda _: None)
+    ),
     "the use of large pages": ProcessSetting(
         lambda: _control(PR_GET_THP_DISABLE), lambda old: _control(PR_SET_THP_DISABLE, old)
     ),

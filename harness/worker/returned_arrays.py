@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from ctypes import addressof, c_uint8
 from typing import Any
 
 import numpy as np
@@ -14,6 +16,8 @@ from opgauge.ops._core.op import Array
 
 SPOILT = 64
 """Elements of a returned array that are overwritten."""
+TOGGLED = 0xFF
+"""Bits of a byte that change to see whether another one changes."""
 
 
 class ReturnedArrays:
@@ -29,7 +33,14 @@ class ReturnedArrays:
         self._constant: dict[str, Array] = {}
 
     def spoil(self, outputs: Mapping[str, Any]) -> None:
-        """Overwrite parts of arrays; raises WrongError if one cannot have been written since the last time."""
+        """Overwrite parts of arrays; raises WrongError if one cannot have been written since the last time.
+
+        Nor may two outputs be one, by the same memory or by the same pages at two addresses.
+        """
+        shared = _shared({name: outputs[name] for name in self._out if name in outputs}) if len(self._out) > 1 else ""
+        if shared:
+            reason = f"returned the same memory for {shared}: writing each is part of the work"
+            raise WrongError(reason)
         for name in outputs.keys() & self._out.keys():
             array, last = outputs[name], self._constant.pop(name, None)
             if not isinstance(array, np.ndarray) or not array.size or _may_share(array, self._out[name]):
@@ -46,8 +57,32 @@ def _may_share(array: Array, other: Any) -> bool:
     return isinstance(other, np.ndarray) and np.may_share_memory(array, other)
 
 
-def _overwrite(array: Array, rng: np.random.Generator) -> bool:
-    """Overwrite some elements with garbage, always the last one; False if the array's memory is constant."""
+def _shared(outputs: Mapping[str, Any]) -> str:
+    """Names of two outputs of which one changes with the last element of the other; empty without any."""
+    found = {name: _last_byte(array) for name, array in outputs.items() if isinstance(array, np.ndarray) and array.size}
+    for first, one in found.items():
+        others = [(name, other, other.value) for name, other in found.items() if name != first]
+        shared = next((name for name, other, _ in others if addressof(other) == addressof(one)), "")
+        with _writing(outputs[first]) as is_writable:
+            if is_writable and not shared:
+                before = one.value
+                one.value ^= TOGGLED
+                shared = next((name for name, other, value in others if other.value != value), "")
+                one.value = before
+        if shared:
+            return f"{first} and {shared}"
+    return ""
+
+
+def _last_byte(array: Array) -> c_uint8:
+    """The first byte of the last element."""
+    steps = zip(array.shape, array.strides, strict=True)
+    return c_uint8.from_address(array.ctypes.data + sum((size - 1) * stride for size, stride in steps))
+
+
+@contextmanager
+def _writing(array: Array) -> Iterator[bool]:
+    """Context in which an array can be written, if so; False if its memory is that of a library and never changes."""
     owner: Any = array
     while isinstance(owner.base, np.ndarray):
         owner = owner.base
@@ -55,13 +90,21 @@ def _overwrite(array: Array, rng: np.random.Generator) -> bool:
     try:
         for one, _ in flags:
             one.writeable = True
-    except ValueError:  # memory of a library whose arrays never change
-        return False
+    except ValueError:
+        yield False
+        return
+    yield True
+    for one, was_writable in flags:
+        one.writeable = was_writable
+
+
+def _overwrite(array: Array, rng: np.random.Generator) -> bool:
+    """Overwrite some elements with garbage, always the last one; False if the array's memory is constant."""
     kind = dtype_info(array.dtype.name).kind
     garbage = bytes([POISONS[0][0 if kind in ("float", "complex") else 1]]) * array.itemsize
     places = rng.integers(0, array.size, SPOILT)
     places[-1] = array.size - 1
-    array.flat[places] = np.frombuffer(garbage, array.dtype)[0]
-    for one, writable in flags:
-        one.writeable = writable
-    return True
+    with _writing(array) as is_writable:
+        if is_writable:
+            array.flat[places] = np.frombuffer(garbage, array.dtype)[0]
+    return is_writable

@@ -62,9 +62,18 @@ def _is_known(file: Path) -> bool:
     return python or file.parent.name == "lib-dynload" or bool(COMPILERS & set(file.parts))
 
 
+def is_compilers(address: int) -> bool:
+    """Whether the code at an address is a compiler's."""
+    return bool(COMPILERS & set(_file_at(address).parts))
+
+
 def _file_of(address: bytes) -> Path:
-    """The file that a function's code was loaded from; empty for code that was made in memory."""
-    place = int.from_bytes(address, sys.byteorder)
+    """The file that a handler's code was loaded from."""
+    return _file_at(int.from_bytes(address, sys.byteorder))
+
+
+def _file_at(place: int) -> Path:
+    """The file that the code at an address was loaded from; empty for code that was made in memory."""
     return next((one.file for one in mapped_ranges() if one.first <= place < one.last), Path())
 
 

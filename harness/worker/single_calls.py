@@ -87,7 +87,7 @@ def check_succession(audit: Audit, attempt: Attempt, call: Bound, repeated: Meas
         succession.check_written()
         succession.check_repeats()
         if audit.can_freshen:
-            succession.check_outputs()
+            succession.check_outputs(repeated.calls_per_sample)
     finally:
         audit.changes.restore()
 

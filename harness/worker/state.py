@@ -19,7 +19,6 @@ from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cache
-from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +26,11 @@ import numpy as np
 
 from opgauge.harness.worker.child_processes import changed_children, child_processes
 from opgauge.harness.worker.device_settings import device_settings, put_back_device
+from opgauge.harness.worker.environment_variables import (
+    changed_environment,
+    environment,
+    put_back_environment,
+)
 from opgauge.harness.worker.library_settings import (
     blas_threads,
     numba_threads,
@@ -40,15 +44,15 @@ from opgauge.harness.worker.loaded_code import (
     definitions,
     hooks,
 )
+from opgauge.harness.worker.native_code import changed_native_code, false_clocks, native_hooks, written_code
 from opgauge.harness.worker.process_settings import (
-    c_library,
     changed_settings,
     changed_threads,
     other_threads,
     put_back_settings,
-    restrictions,
     settings,
 )
+from opgauge.harness.worker.restrictions import changed_restrictions, restrictions
 from opgauge.harness.worker.signal_handlers import Handler, changed_handlers, put_back_handlers, signal_handlers
 from opgauge.harness.worker.torch_settings import changed_torch, fresh_torch, put_back_torch, torch_state
 
@@ -88,7 +92,10 @@ class ProcessState:
     definitions: Mapping[str, Any]
     settings: Mapping[str, Any]
     device: Mapping[str, Any]
-    restrictions: tuple[str, ...]
+    restrictions: Mapping[str, str]
+    native_hooks: tuple[int, ...]
+    written_code: Mapping[str, tuple[int, int]]
+    false_clocks: tuple[str, ...]
     threads: Mapping[int, tuple[Any, ...]]
 
 
@@ -97,7 +104,7 @@ def observe() -> ProcessState:
     return ProcessState(
         affinity=frozenset(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else frozenset(),
         handlers=signal_handlers(),
-        environment=_environment(),
+        environment=environment(),
         folder=_folder(),
         descriptors=_descriptors(),
         streams=tuple(map(id, (sys.stdin, sys.stdout, sys.stderr))),
@@ -126,6 +133,9 @@ def observe() -> ProcessState:
         settings=settings(),
         device=device_settings(),
         restrictions=restrictions(),
+        native_hooks=native_hooks(),
+        written_code=written_code(),
+        false_clocks=false_clocks(),
         threads=other_threads(),
     )
 
@@ -243,57 +253,13 @@ def _limits() -> tuple[tuple[int, int], ...]:
     return tuple(map(resource.getrlimit, kinds))
 
 
-def _environment() -> dict[str, str]:
-    """The environment as libraries see it, which code in C changes without the interpreter."""
-    found = dict(os.environ)
-    if c_library() is not None:
-        pairs = ctypes.POINTER(ctypes.c_char_p).in_dll(c_library(), "environ")
-        for place in count():
-            pair = pairs[place] if pairs else None
-            if pair is None:
-                break
-            name, _, value = os.fsdecode(pair).partition("=")
-            found[name] = value
-    return found
-
-
-def _put_back_environment(old: Mapping[str, str]) -> None:
-    """Restore the environment."""
-    for name in _environment().keys() - old.keys():
-        os.unsetenv(name)
-    os.environ.clear()
-    os.environ.update(old)
-
-
 def _put_back_collecting(old: tuple[bool, tuple[int, ...]]) -> None:
     (gc.enable if old[0] else gc.disable)()
     gc.set_threshold(*old[1])
 
 
-def _changed_environment(old: Mapping[str, str], new: Mapping[str, str]) -> str:
-    """Variables that differ; libraries set some as they are imported."""
-    names = sorted(name for name in old.keys() | new.keys() if old.get(name) != new.get(name))
-    names = [name for name in names if not name.startswith(SET_BY_LIBRARIES)]
-    return f"changed the environment ({', '.join(names[:3])})" if names else ""
-
-
 LIBRARIES = ("jax", "torch", "cupy", "numba", "tensorflow", "triton")
 """Packages that may install callbacks as they are imported."""
-SET_BY_LIBRARIES = (
-    "_TORCH",
-    "TORCHINDUCTOR",
-    "TRITON",
-    "KMP_",
-    "PYTORCH",
-    "CUDA_MODULE",
-    "TORCH_",
-    "XLA_",
-    "TF_",
-    "CUPY_",
-    "COLUMNS",
-    "LINES",
-)
-"""Prefixes of variables that libraries set as they are imported; the last two by readline, in C."""
 _Text = str | Callable[[Any, Any], str]
 _LATER: Mapping[str, Callable[[Any], Any]] = {"torch_state": fresh_torch}
 """Functions that return the state of libraries before a trial in which they were imported, from that after it."""
@@ -302,7 +268,7 @@ _DOUBTFUL = ("blas_threads", "descriptors", "torch_state")
 _REPAIRS: dict[str, tuple[_Text, Callable[[Any], Any] | None]] = {
     "affinity": ("changed the CPUs that the process may run on", lambda old: os.sched_setaffinity(0, old)),
     "handlers": (changed_handlers, put_back_handlers),
-    "environment": (_changed_environment, _put_back_environment),
+    "environment": (changed_environment, put_back_environment),
     "folder": ("changed the working directory", os.chdir),
     "descriptors": (
         lambda old, new: (
@@ -337,6 +303,9 @@ _REPAIRS: dict[str, tuple[_Text, Callable[[Any], Any] | None]] = {
     "settings": (changed_settings, put_back_settings),
     "device": (lambda *_: "", put_back_device),
     "threads": (changed_threads, None),
-    "restrictions": ("started a timer of the system, or changed restrictions of the process", None),
+    "restrictions": (changed_restrictions, None),
+    "native_hooks": ("set a hook of the interpreter in C", None),
+    "written_code": (changed_native_code, None),
+    "false_clocks": ("changed a clock", None),
 }
 """Description of each change, and the function that undoes it; None: it cannot be undone."""

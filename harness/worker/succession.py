@@ -32,14 +32,17 @@ PARTS = {"complex64": "float32", "complex128": "float64"}
 REPEATS_NS, MOST_REPEATS = 10_000_000, 400
 """Calls on the same inputs whose outputs are compared: CPU time of them, and their number."""
 TRIES, LEAST_TRIES, TRIES_NS, MOST_BEFORE = 12, 2, 5_000_000, 20
-"""Changes whose outputs are compared: most and least of them, and CPU time; and most calls right before each.
+"""Changes whose outputs are compared: most and least of them, and CPU time; and most calls right before every other.
 
-All are made if one finds outputs of earlier inputs.
+Before the others are up to as many as a sample has. All are made if one finds outputs of earlier inputs.
 """
 STALE = 3
 """Number of times that outputs of earlier inputs must be found before they count."""
 LEAST_SEQUENCES, SEQUENCES, SEQUENCE_NS, MOST_CALLS = 2, 5, 300_000, 400
-"""Timed sequences of calls of each kind, least that kept their CPU and most; their time in ns, and their most calls."""
+"""Timed sequences of calls of each kind, least that kept their CPU and most; their time in ns, and their most calls.
+
+Every other has up to as many calls as a sample: a kernel may work in the first ones in a row, and skip the rest.
+"""
 MOST_DEARER, LEAST_DEARER_NS = 1.6, 1_000
 """Largest ratio of a call after a change to one without, and least difference in ns."""
 ROUNDS = 3
@@ -125,8 +128,11 @@ class Succession:
             reason = f"{unwritten} of {LOOKS} calls returned before they had written the outputs"
             raise WrongError(reason)
 
-    def check_outputs(self) -> None:
-        """Change an element between two calls; raises WrongError if the outputs are those of the previous inputs."""
+    def check_outputs(self, calls: int) -> None:
+        """Change an element between two calls; raises WrongError if the outputs are those of the previous inputs.
+
+        calls: of a sample.
+        """
         attempt = self._attempt
         if not (attempt.repeatable and attempt.kernel.deterministic):
             return
@@ -139,7 +145,8 @@ class Succession:
                 change.apply(self._words)
                 wanted = self._outputs()
                 change.apply(self._words)
-                found = self._outputs_after(change, spoil=number % 4 == 3)
+                most = calls if number % 2 else MOST_BEFORE
+                found = self._outputs_after(change, most, spoil=number % 4 == 3)
                 if not all(has_bits(array, wanted[one]) for one, array in found.items()):
                     self._judge(found)
                     if not all(has_bits(array, before[one]) for one, array in found.items()):
@@ -152,7 +159,7 @@ class Succession:
 
     def check_times(self, calls: int, usual_ns: float) -> None:
         """Time calls that each follow a change; raises WrongError if they take longer than others."""
-        calls = int(max(2, min(calls, MOST_CALLS, SEQUENCE_NS // max(usual_ns, 1))))
+        least = int(max(2, min(calls, MOST_CALLS, SEQUENCE_NS // max(usual_ns, 1))))
         spare = {name: memoryview(np.zeros_like(words)) for name, words in self._words.items()}
         spare_out = [memoryview(bytearray(len(place))) for place in self._out]
         if not self._out:
@@ -161,11 +168,12 @@ class Succession:
             same_ns = changed_ns = float("inf")
             undisturbed = 0
             for left in reversed(range(SEQUENCES)):
-                number = int(self._rng.integers(-(-calls // 2), calls + 1))
+                number = int(self._rng.integers(-(-least // 2), least + 1))
                 drawn, spoilt, switches = self._draw(number), self._draw_out(number), switches_of_process()
-                same_ns = min(same_ns, self._time(spare, spare_out, drawn, spoilt))
+                turns = 1 if left % 2 == 0 else max(1, calls // (2 * number))
+                same_ns = min(same_ns, self._time(spare, spare_out, drawn, spoilt, turns))
                 undisturbed += switches_of_process() == switches
-                changed_ns = min(changed_ns, self._time(self._words, self._out, drawn, spoilt))
+                changed_ns = min(changed_ns, self._time(self._words, self._out, drawn, spoilt, turns))
                 self._check_last()
                 is_sure = undisturbed >= LEAST_SEQUENCES or not left
                 if is_sure and changed_ns <= MOST_DEARER * same_ns + LEAST_DEARER_NS:
@@ -182,11 +190,17 @@ class Succession:
         outputs: Sequence[memoryview],
         drawn: Sequence[ElementChange],
         spoilt: Sequence[tuple[int, int]],
+        turns: int,
     ) -> float:
-        """Time per call in ns; before each elements of an input and a byte of an output are written."""
+        """Time per call in ns; before each elements of an input and a byte of an output are written.
+
+        turns: times that all changes are made and undone again in reverse order; once, they are made.
+        """
         call = self._call
         places = [change.places(inputs) for change in drawn] or [(UNUSED, 0, UNUSED, 0, 1)] * len(spoilt)
         steps = [(*place, outputs[number], at) for place, (number, at) in zip(places, spoilt, strict=True)]
+        if turns > 1:
+            steps = (steps + steps[::-1]) * turns
         self._returned = call()
         begun = perf_counter_ns()
         for place, at, twin, other, bits, out, out_at in steps:
@@ -236,9 +250,9 @@ class Succession:
         returned = self._call()
         return {name: to_numpy(array).copy() for name, array in self._attempt.outputs(returned).items()}
 
-    def _outputs_after(self, change: ElementChange, *, spoil: bool) -> dict[str, Any]:
-        """Copies of the outputs of a call on a changed input, right after some calls on the previous one."""
-        call, calls = self._call, int(self._rng.integers(1, MOST_BEFORE + 1))
+    def _outputs_after(self, change: ElementChange, most: int, *, spoil: bool) -> dict[str, Any]:
+        """Copies of the outputs of a call on a changed input, right after up to `most` calls on the previous one."""
+        call, calls = self._call, int(self._rng.integers(most // 2 if most > MOST_BEFORE else 1, most + 1))
         place, at, twin, other, bits = change.places(self._words)
         number, out_at = self._draw_out(1)[0] if spoil and self._out else (0, 0)
         out = self._out[number] if spoil and self._out else memoryview(bytearray(1))

@@ -54,6 +54,7 @@ CASES: dict[str, tuple[str, dict[str, tuple[int, ...]], dict[str, Any]]] = {
     "negated": ("scale", {"x": (1000, 300)}, {"scale": -1.0}),
     "unchanged-large": ("scale", {"x": (1000, 300)}, {}),
     "filled": ("fill_any_like", {"x": (100, 30)}, {"value": 2.5}),
+    "equal-outputs": ("lerp_grad", {"x": (650, 330), "y": (650, 330)}, {"weight": 0.5}),
     "two-outputs": ("lerp_grad", {"x": (65, 33), "y": (65, 33)}, {"weight": 0.3}),
 }
 """Op, shapes and parameters by name."""

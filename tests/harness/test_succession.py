@@ -12,7 +12,7 @@ from opgauge.harness.case.case import Case
 from opgauge.harness.measure import timer_for
 from opgauge.harness.worker.attempt import Attempt, WrongError
 from opgauge.harness.worker.inputs import make_inputs
-from opgauge.harness.worker.succession import Succession
+from opgauge.harness.worker.succession import MOST_BEFORE, Succession
 from opgauge.harness.worker.verify import expect
 from opgauge.ops import find_kernel, find_op
 
@@ -70,4 +70,4 @@ def test_restored_results_of_integers_are_noticed(monkeypatch: pytest.MonkeyPatc
 
     monkeypatch.setattr(attempt, "outputs", outputs)
     with pytest.raises(WrongError, match="right after another"):
-        Succession(attempt, call, np.random.default_rng(0)).check_outputs()
+        Succession(attempt, call, np.random.default_rng(0)).check_outputs(MOST_BEFORE)
