@@ -114,6 +114,8 @@ def definitions() -> dict[str, Any]:
         is_judge = name in judging or name.startswith(SHARED)
         if is_judge or name in used or name.startswith(OPS):
             for key, value in list(vars(module).items()):
+                if key.startswith("__"):  # torch's compiler adds and removes functions
+                    continue
                 if is_judge or type(value) is types.FunctionType:
                     found[f"{name}.{key}"] = _member(value)
                 if name.startswith(SHARED) and not isinstance(value, type):
