@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numba import get_thread_id, njit, prange
 
-from opgauge.ops._cpu.jit import INNER
+from opgauge.ops._cpu.jit import INNER, borrowed
 from opgauge.ops._cpu.jit_store import store_sums
 from opgauge.ops._cpu.threads import parallel
 from opgauge.ops._cpu.tile.jit import DEPTH, ROWS, multiply_tile, tile_columns
@@ -183,8 +183,10 @@ def convolve_groups(
     channels are last. shifts: distance of each tap. packed by `pack_groups`. given, total: scratch of each thread;
     given is zero where nothing is laid.
     """
+    source, factors, added, target = borrowed(dy), borrowed(packed), borrowed(addend), borrowed(dx)
+    distances, laid, sums = borrowed(shifts), borrowed(given), borrowed(total)
     for task in prange(numbers[0] * numbers[1]):
         thread = get_thread_id() if threads > 1 else 0
-        to, place = thread * (given.size // threads), thread * (total.size // threads)
-        _lay_group(numbers, dy, np.int64(task), given, to)
-        _convolve_group(numbers, shifts, packed, np.int64(task), addend, dx, given, to, total, place)
+        to, place = thread * (laid.size // threads), thread * (sums.size // threads)
+        _lay_group(numbers, source, np.int64(task), laid, to)
+        _convolve_group(numbers, distances, factors, np.int64(task), added, target, laid, to, sums, place)
