@@ -1,4 +1,4 @@
-"""Sums stored with an addend, for Numba kernels: flat arrays in the format of `opgauge.ops._cpu.jit.storage`."""
+"""Rows copied, and sums stored with an addend, for Numba kernels: flat arrays, 16-bit floats as bits."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import numpy as np
 from numba import njit
 
 from opgauge.ops._cpu.jit import INLINE, narrow, widen
+from opgauge.ops._cpu.tile.jit_lanes import lanes_of, load_widened, store
 
 uintp = np.uintp
 """Index type: known not to be negative, so loops vectorize."""
@@ -30,3 +31,15 @@ def add_onto(out: Any, addend: Any, first: int, count: int) -> None:
     """Add `count` elements of the addend from `first` on to those of out, whose sums need no rounding."""
     for index in range(uintp(first), uintp(first + count)):
         out[index] += widen(addend[index])
+
+
+@njit(**INLINE)
+def copy_row(source: Any, first: int, count: int, target: Any, to: int) -> None:
+    """Copy a row in vectors, the last of which may overlap another; 16-bit floats are widened."""
+    lanes = lanes_of(target)
+    if count < lanes:
+        for index in range(count):
+            target[uintp(to + index)] = widen(source[uintp(first + index)])
+    for index in range(0, count if count >= lanes else 0, lanes):
+        at = min(index, count - lanes)
+        store(target, uintp(to + at), load_widened(source, uintp(first + at), target))

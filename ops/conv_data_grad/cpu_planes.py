@@ -44,16 +44,16 @@ LAID_BYTES = 1 << 20
 
 def planes_ns(found: ConvGeometry, wide: np.dtype[np.generic]) -> float:
     """Expected time of `by_planes` on one thread; infinite for filters of one tap, strides, and large images."""
-    from opgauge.ops._cpu.tile.jit import ROWS, tile_columns
+    from opgauge.ops._cpu.tile.jit import LISTED_ROWS, listed_columns
 
     cost, last, (_, padded, shifts, _) = COSTS[found.channels_last], found.channels_last, walk_of(found)
     per_group, outs = found.channels // found.groups, found.out_channels // found.groups
     size, out_size, groups = three(found.size, 1), three(found.out_size, 1), found.batch * found.groups
     if len(shifts) == 1 or {*found.strides} != {1} or outs * prod(padded) * wide.itemsize > LAID_BYTES:
         return inf
-    blocks = -(-per_group // ROWS)
+    blocks = -(-per_group // LISTED_ROWS)
     pixels = ((size[0] - 1) * padded[1] + size[1] - 1) * padded[2] + size[2]
-    tiles = groups * blocks * -(-pixels // tile_columns(np.empty(0, wide))) * len(shifts)
+    tiles = groups * blocks * -(-pixels // listed_columns(np.empty(0, wide))) * len(shifts)
     return float(
         cost.start
         + cost.group * groups
@@ -66,7 +66,7 @@ def planes_ns(found: ConvGeometry, wide: np.dtype[np.generic]) -> float:
 
 def by_planes(found: ConvGeometry, tensors: Tensors) -> Bound:
     """A call: the filter packed, then each group of each image; tensors in 16 bits are copied in float32."""
-    from opgauge.ops._cpu.tile.jit import ROWS, tile_columns
+    from opgauge.ops._cpu.tile.jit import LISTED_ROWS, listed_columns
     from opgauge.ops.conv_data_grad import jit_planes as jit
 
     wide, before, after = tensors.wide, list[Bound](), list[Bound]()
@@ -77,9 +77,10 @@ def by_planes(found: ConvGeometry, tensors: Tensors) -> Bound:
     addend = dx[:0] if tensors.addend is None else widened(tensors.addend, wide, before).reshape(-1)
     per_group, outs, last = found.channels // found.groups, found.out_channels // found.groups, found.channels_last
     margins, padded, shifts, _ = walk_of(found)
-    packed = scratch(found.groups * -(-per_group // ROWS) * ROWS * prod(found.kernel) * outs, wide)
-    given = scratch(threads * (outs * prod(padded) + int(shifts.max()) + tile_columns(dx)), wide)
-    total = scratch(threads * ROWS * jit.PIXELS, wide)
+    places = (shifts[:, None] + np.arange(outs) * prod(padded)).reshape(-1)
+    packed = scratch(found.groups * -(-per_group // LISTED_ROWS) * LISTED_ROWS * prod(found.kernel) * outs, wide)
+    given = scratch(threads * (outs * prod(padded) + int(shifts.max()) + listed_columns(dx)), wide)
+    total = scratch(threads * LISTED_ROWS * jit.PIXELS, wide)
     sizes = (*three(found.size, 1), *three(found.out_size, 1), *padded, *margins)
     numbers = (found.batch, found.groups, per_group, outs, *map(int, sizes), int(last))
 
@@ -87,7 +88,7 @@ def by_planes(found: ConvGeometry, tensors: Tensors) -> Bound:
         for step in before:
             step()
         jit.pack_groups.on(threads)(weight, found.groups, per_group, outs, last, packed)
-        jit.convolve_groups.on(threads)(numbers, shifts, dy, packed, addend, dx, given, total, threads)
+        jit.convolve_groups.on(threads)(numbers, places, dy, packed, addend, dx, given, total, threads)
         for step in after:
             step()
 

@@ -13,9 +13,9 @@ import numpy as np
 from numba import get_thread_id, njit, prange
 
 from opgauge.ops._cpu.jit import INLINE, borrowed, widen
-from opgauge.ops._cpu.jit_store import add_onto, store_sums
+from opgauge.ops._cpu.jit_store import add_onto, copy_row, store_sums
 from opgauge.ops._cpu.threads import parallel
-from opgauge.ops._cpu.tile.jit_lanes import lanes_of, load, load_widened, multiply_add, spread, store, store_pairs
+from opgauge.ops._cpu.tile.jit_lanes import lanes_of, load, multiply_add, spread, store, store_pairs
 
 uintp = np.uintp
 """Index type: known not to be negative, so loops vectorize."""
@@ -59,25 +59,13 @@ class DirectShape(NamedTuple):
 
 
 @njit(**INLINE)
-def _copy_row(source: Any, first: int, count: int, target: Any, to: int) -> None:
-    """Copy a row in vectors, the last of which may overlap another; 16-bit floats are widened."""
-    lanes = lanes_of(target)
-    if count < lanes:
-        for index in range(count):
-            target[uintp(to + index)] = widen(source[uintp(first + index)])
-    for index in range(0, count if count >= lanes else 0, lanes):
-        at = min(index, count - lanes)
-        store(target, uintp(to + at), load_widened(source, uintp(first + at), target))
-
-
-@njit(**INLINE)
 def _lay_out(shape: DirectShape, dy: Any, start: int, first: int, count: int, given: Any, to: int) -> None:
     """Lay out `count` rows of a slice of dy from row `first` on; rows outside are zero, as are margins already."""
     width = shape.out_width
     for row in range(count):
         source, place = first + row, to + row * shape.pitch + shape.margin
         if 0 <= source < shape.out_height:
-            _copy_row(dy, start + source * width, width, given, place)
+            copy_row(dy, start + source * width, width, given, place)
         else:
             for index in range(uintp(width)):
                 given[uintp(place) + index] = 0
@@ -120,7 +108,7 @@ def _weave_row(shape: DirectShape, sums: Any, start: int, line: int, out: Any, t
     stride, width, lanes = shape.column_stride, shape.width, lanes_of(out)
     pairs = width // 2
     if stride == 1:
-        _copy_row(sums, start, width, out, to)
+        copy_row(sums, start, width, out, to)
     elif stride == 2 and pairs >= lanes:
         for index in range(0, pairs, lanes):
             at = min(index, pairs - lanes)

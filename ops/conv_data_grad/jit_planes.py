@@ -11,29 +11,29 @@ import numpy as np
 from numba import get_thread_id, njit, prange
 
 from opgauge.ops._cpu.jit import INNER, borrowed
-from opgauge.ops._cpu.jit_store import store_sums
+from opgauge.ops._cpu.jit_store import copy_row, store_sums
 from opgauge.ops._cpu.threads import parallel
-from opgauge.ops._cpu.tile.jit import DEPTH, ROWS, multiply_tile, tile_columns
+from opgauge.ops._cpu.tile.jit import DEPTH, LISTED_ROWS, listed_columns, multiply_listed
 from opgauge.ops._cpu.tile.jit_lanes import turn_block
 
 uintp = np.uintp
 """Index type: known not to be negative, so loops vectorize."""
-PIXELS = 256
-"""Pixels whose sums are in the first-level cache."""
+PIXELS = 240
+"""Pixels whose sums are in the first-level cache: whole tiles."""
 
 
 @njit(**INNER)
 def _pack(weight: Any, group: int, per_group: int, outs: int, taps: int, last: Any, packed: Any) -> None:
-    blocks = (per_group + ROWS - 1) // ROWS
+    blocks = -(-per_group // LISTED_ROWS)
     of_row, of_tap = (1, per_group) if last else (taps, 1)
     for block in range(blocks):
-        used = min(ROWS, per_group - block * ROWS)
+        used = min(LISTED_ROWS, per_group - block * LISTED_ROWS)
         for out in range(outs):
-            first = (group * outs + out) * per_group * taps + block * ROWS * of_row
+            first = (group * outs + out) * per_group * taps + block * LISTED_ROWS * of_row
             for tap in range(taps):
                 place = ((group * blocks + block) * taps + tap) * outs + out
                 for row in range(used):
-                    packed[uintp(place * ROWS + row)] = weight[uintp(first + row * of_row + tap * of_tap)]
+                    packed[uintp(place * LISTED_ROWS + row)] = weight[uintp(first + row * of_row + tap * of_tap)]
 
 
 @parallel(error_model="numpy")
@@ -54,11 +54,9 @@ def _lay_out(dy: Any, start: int, outs: int, lengths: Any, padded: Any, margins:
     for out in range(outs):
         for d in range(depth):
             for h in range(height):
-                given = uintp(start + ((out * depth + d) * height + h) * width)
+                given = start + ((out * depth + d) * height + h) * width
                 row = ((out * padded[0] + d + margins[0]) * padded[1] + h + margins[1]) * padded[2] + margins[2]
-                laid = uintp(to + row)
-                for w in range(uintp(width)):
-                    image[laid + w] = dy[given + w]
+                copy_row(dy, given, width, image, to + row)
 
 
 @njit(**INNER)
@@ -81,7 +79,10 @@ def _store(
     """Store sums from `place` on to columns `left` to `right` of a row of dx, of `used` channels from `channel` on."""
     for row in range(used):
         target = ((channel + row) * size[0] * size[1] + line) * size[2] + left
-        store_sums(total, place + row * PIXELS, addend, dx, target, right - left)
+        if addend.size:
+            store_sums(total, place + row * PIXELS, addend, dx, target, right - left)
+        else:
+            copy_row(total, place + row * PIXELS, right - left, dx, target)
 
 
 @njit(**INNER)
@@ -119,7 +120,7 @@ def _move(
 @njit(**INNER)
 def _convolve_group(
     numbers: Any,
-    shifts: Any,
+    places: Any,
     packed: Any,
     number: int,
     addend: Any,
@@ -130,35 +131,33 @@ def _convolve_group(
     place: int,
 ) -> None:
     """One group of one image of dx, from dy as laid out."""
-    per_group, outs, size, padded = numbers[2], numbers[3], numbers[4:7], numbers[10:13]
+    per_group, size, padded = numbers[2], numbers[4:7], numbers[10:13]
     image, group = number // numbers[1], number % numbers[1]
-    taps, volume, columns = shifts.size, padded[0] * padded[1] * padded[2], tile_columns(given)
-    blocks, pixels = (per_group + ROWS - 1) // ROWS, ((size[0] - 1) * padded[1] + size[1] - 1) * padded[2] + size[2]
+    columns = listed_columns(given)
+    blocks, pixels = -(-per_group // LISTED_ROWS), ((size[0] - 1) * padded[1] + size[1] - 1) * padded[2] + size[2]
     for block in range(blocks):
-        weights, used = (group * blocks + block) * taps * outs * ROWS, min(ROWS, per_group - block * ROWS)
-        channel = group * per_group + block * ROWS
+        weights, before = (group * blocks + block) * places.size * LISTED_ROWS, block * LISTED_ROWS
+        channel, used = group * per_group + before, min(LISTED_ROWS, per_group - before)
         for first in range(0, pixels, PIXELS):
             count = min(PIXELS, pixels - first)
-            for index in range(uintp(ROWS * PIXELS)):
-                total[uintp(place) + index] = 0
-            if numbers[16] and addend.size:
+            begins = numbers[16] and addend.size > 0
+            if begins:
                 _move(True, first, count, numbers, image, channel, used, addend, dx, total, place)
             for column in range(0, count, columns):
-                for tap in range(taps):
-                    for out in range(0, outs, DEPTH):
-                        multiply_tile(
-                            packed,
-                            weights + (tap * outs + out) * ROWS,
-                            1,
-                            ROWS,
-                            given,
-                            to + out * volume + first + column + shifts[tap],
-                            volume,
-                            min(DEPTH, outs - out),
-                            total,
-                            place + column,
-                            PIXELS,
-                        )
+                for step in range(0, places.size, DEPTH):
+                    multiply_listed(
+                        packed,
+                        weights + step * LISTED_ROWS,
+                        given,
+                        to + first + column,
+                        places,
+                        step,
+                        min(DEPTH, places.size - step),
+                        total,
+                        place + column,
+                        PIXELS,
+                        begins or step > 0,
+                    )
             _move(False, first, count, numbers, image, channel, used, addend, dx, total, place)
 
 
@@ -175,16 +174,16 @@ def _lay_group(numbers: Any, dy: Any, number: int, given: Any, to: int) -> None:
 
 @parallel(error_model="numpy")
 def convolve_groups(
-    numbers: Any, shifts: Any, dy: Any, packed: Any, addend: Any, dx: Any, given: Any, total: Any, threads: int
+    numbers: Any, places: Any, dy: Any, packed: Any, addend: Any, dx: Any, given: Any, total: Any, threads: int
 ) -> None:
     """Compute dx one group of an image at a time; arrays are flat, the addend may be empty.
 
     numbers: images, groups, channels and outs of a group, sizes of dx and of dy, padded sizes, margins, and whether
-    channels are last. shifts: distance of each tap. packed by `pack_groups`. given, total: scratch of each thread;
-    given is zero where nothing is laid.
+    channels are last. places: distance in dy as laid out of each tap's output channels. packed by `pack_groups`.
+    given, total: scratch of each thread; given is zero where nothing is laid.
     """
     source, factors, added, target = borrowed(dy), borrowed(packed), borrowed(addend), borrowed(dx)
-    distances, laid, sums = borrowed(shifts), borrowed(given), borrowed(total)
+    distances, laid, sums = borrowed(places), borrowed(given), borrowed(total)
     for task in prange(numbers[0] * numbers[1]):
         thread = get_thread_id() if threads > 1 else 0
         to, place = thread * (laid.size // threads), thread * (sums.size // threads)

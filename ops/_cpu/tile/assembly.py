@@ -34,6 +34,16 @@ class Product:
     depth: Any
 
 
+@dataclass(frozen=True)
+class Listed:
+    """Operands of a product of listed vectors: pointers to a's rows, to b and to places of 64 bits, and the depth."""
+
+    a: Any
+    b: Any
+    places: Any
+    depth: Any
+
+
 def sums_of(builder: Any, product: Product, rows: int, vectors: int, vector: Any, *, wide: bool) -> list[list[Any]]:
     """The sums of a tile by row and vector, accumulated in order by fused multiply-adds.
 
@@ -56,6 +66,45 @@ def sums_of(builder: Any, product: Product, rows: int, vectors: int, vector: Any
     text = "\n".join(_lines(rows, vectors, len(product.a), vector, wide=wide))
     found = builder.asm(kind, text, ",".join(constraints), [*changed, *given], side_effect=True)
     return [[builder.extract_value(found, row * vectors + column) for column in range(vectors)] for row in range(rows)]
+
+
+def listed_sums_of(builder: Any, operands: Listed, rows: int, vectors: int, vector: Any, *, wide: bool) -> list[Any]:
+    """The sums of a tile as `sums_of` returns them, of vectors of b at the listed places."""
+    changed = [operands.a, operands.places, operands.depth]
+    registers = rows * vectors + vectors + FACTORS
+    outputs = [vector] * registers + [value.type for value in changed] + [operands.depth.type]
+    constraints = [
+        *["=&v" if wide else "=&x"] * registers,
+        *["=&r"] * (len(changed) + 1),
+        *(str(registers + place) for place in range(len(changed))),
+        "r",
+        *CLOBBERED,
+    ]
+    inputs = [*changed, operands.b]
+    kind = ir.FunctionType(ir.LiteralStructType(outputs), [value.type for value in inputs])
+    text = "\n".join(_listed_lines(rows, vectors, vector, wide=wide))
+    found = builder.asm(kind, text, ",".join(constraints), inputs, side_effect=True)
+    return [[builder.extract_value(found, row * vectors + column) for column in range(vectors)] for row in range(rows)]
+
+
+def _listed_lines(rows: int, vectors: int, vector: Any, *, wide: bool) -> list[str]:
+    """Instructions; operands are numbered as `listed_sums_of` lists them."""
+    suffix, nbytes = ("d", 8) if isinstance(vector.element, ir.DoubleType) else ("s", 4)
+    registers = rows * vectors + vectors + FACTORS
+    names = [f"${{{number}}}" for number in range(registers + 8)]
+    sums, columns, factors = names[: rows * vectors], names[rows * vectors : -8 - FACTORS], names[-8 - FACTORS : -8]
+    a, places, left, at, *_, b = names[-8:]
+    clear = "vpxord" if wide else "vxorps"
+    lines = [f"{clear} {held}, {held}, {held}" for held in sums]
+    lines += [f"test {left}, {left}", "jle 2f", "1:", f"mov ({places}), {at}"]
+    for number, held in enumerate(columns):
+        lines.append(f"vmovup{suffix} {number * vector.count * nbytes}({b},{at},{nbytes}), {held}")
+    for row in range(rows):
+        factor = factors[row % FACTORS]
+        lines.append(f"vbroadcasts{suffix} {row * nbytes}({a}), {factor}")
+        for number, held in enumerate(columns):
+            lines.append(f"vfmadd231p{suffix} {held}, {factor}, {sums[row * vectors + number]}")
+    return [*lines, f"add $${rows * nbytes}, {a}", f"add $$8, {places}", f"dec {left}", "jg 1b", "2:"]
 
 
 def _lines(rows: int, vectors: int, bases: int, vector: Any, *, wide: bool) -> list[str]:

@@ -15,7 +15,7 @@ from numba.core import cgutils
 from numba.extending import intrinsic
 
 from opgauge.ops._cpu.jit import address
-from opgauge.ops._cpu.tile.assembly import Product, sums_of
+from opgauge.ops._cpu.tile.assembly import Listed, Product, listed_sums_of, sums_of
 from opgauge.ops._cpu.tile.jit_lanes import after, fma, splat, unaligned, vector_type
 
 FEATURES = get_host_cpu_features()
@@ -28,6 +28,8 @@ VECTOR_BYTES = 64 if WIDE else 32
 VECTORS = 2
 ROWS = 12 if WIDE else 6
 """Vectors and rows of a tile: with their factors they fill the 32 or 16 registers."""
+LISTED_ROWS, LISTED_VECTORS = (8, 3) if WIDE else (6, 2)
+"""Rows and vectors of a tile of `multiply_listed`, whose rows are few channels, often a multiple of eight."""
 DEPTH = 256
 """Depth of a partial product: its operands fit the first-level cache, its rounding is that of a short sum."""
 GROUPS = 3
@@ -112,6 +114,73 @@ def multiply_tile_onto(
     return signature, generate
 
 
+@njit(error_model="numpy")
+def listed_columns(like: Any) -> int:
+    """Columns of a tile of `multiply_listed` for elements of the array `like`."""
+    return int(LISTED_VECTORS * VECTOR_BYTES // like.itemsize)
+
+
+@intrinsic
+def multiply_listed(
+    typingctx: Any,
+    a: Any,
+    a_start: Any,
+    b: Any,
+    b_start: Any,
+    places: Any,
+    first: Any,
+    depth: Any,
+    out: Any,
+    out_start: Any,
+    out_row: Any,
+    adds: Any,
+) -> Any:
+    """Set out[i, j] to the sum over k < depth of a[i, k] b[k, j], for LISTED_ROWS rows i and `listed_columns` j.
+
+    Arrays are flat: a[i, k] is a[a_start + LISTED_ROWS k + i], b[k, j] is b[b_start + places[first + k] + j]. If
+    `adds`, the sum is added to out.
+    """
+    del typingctx, a_start, b_start, first, depth, out_start, out_row, adds
+    index = types.intp
+    signature = types.void(a, index, b, index, places, index, index, out, index, index, types.boolean)
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        sums = _sum_listed(context, builder, signature, arguments)
+        out, adds = (signature.args[7], *arguments[7:10]), arguments[10]
+        with builder.if_else(builder.trunc(adds, ir.IntType(1))) as (then, otherwise):
+            with then:
+                _write_tile(context, builder, sums, out, out)
+            with otherwise:
+                _write_tile(context, builder, sums, None, out)
+        return context.get_dummy_value()
+
+    return signature, generate
+
+
+def _sum_listed(context: Any, builder: Any, signature: Any, arguments: Any) -> list[list[Any]]:
+    """The sums of a tile of listed vectors, by row and vector."""
+    a, a_start, b, b_start, places, first, depth = arguments[:7]
+    kinds, dtype, number = signature.args, signature.args[0].dtype, context.get_value_type(types.intp)
+    vector = vector_type(context.get_value_type(dtype), dtype, VECTOR_BYTES)
+    if IN_ASSEMBLY:
+        byte = ir.IntType(8)
+        operands = Listed(
+            address(context, builder, kinds[0], a, a_start, byte),
+            address(context, builder, kinds[2], b, b_start, byte),
+            address(context, builder, kinds[4], places, first, byte),
+            depth,
+        )
+        return listed_sums_of(builder, operands, LISTED_ROWS, LISTED_VECTORS, vector, wide=WIDE)
+
+    def start_of(step: Any) -> Any:
+        place = address(context, builder, kinds[4], places, builder.add(first, step), number)
+        return builder.add(b_start, builder.load(place))
+
+    rows = [builder.add(a_start, ir.Constant(number, row)) for row in range(LISTED_ROWS)]
+    step = ir.Constant(number, LISTED_ROWS)
+    return _sum_by_llvm(context, builder, (kinds[0], a, rows, step), (kinds[2], b, start_of), depth, LISTED_VECTORS)
+
+
 def _starts(given: Any) -> Any:
     """The type of a tile's start, or of its groups' starts."""
     return types.UniTuple(types.intp, GROUPS) if isinstance(given, types.BaseTuple) else types.intp
@@ -129,10 +198,12 @@ def _sum_tile(context: Any, builder: Any, signature: Any, arguments: Any) -> lis
     a, a_start, a_row, a_step, b, b_start, b_step, depth = arguments[:8]
     dtype = signature.args[0].dtype
     vector = vector_type(context.get_value_type(dtype), dtype, VECTOR_BYTES)
-    if not IN_ASSEMBLY:
-        return _sum_by_llvm(context, builder, signature, arguments, vector)
-    nbytes, byte = ir.Constant(depth.type, dtype.bitwidth // 8), ir.IntType(8)
     starts = _starts_of(builder, signature.args[1], a_start, a_row)
+    if not IN_ASSEMBLY:
+        rows = [after(builder, starts[row // GROUP], row % GROUP, a_row) for row in range(ROWS)]
+        given = (signature.args[4], b, lambda step: builder.add(b_start, builder.mul(step, b_step)))
+        return _sum_by_llvm(context, builder, (signature.args[0], a, rows, a_step), given, depth, VECTORS)
+    nbytes, byte = ir.Constant(depth.type, dtype.bitwidth // 8), ir.IntType(8)
     product = Product(
         [address(context, builder, signature.args[0], a, start, byte) for start in starts],
         builder.mul(a_row, nbytes),
@@ -144,30 +215,29 @@ def _sum_tile(context: Any, builder: Any, signature: Any, arguments: Any) -> lis
     return sums_of(builder, product, ROWS, VECTORS, vector, wide=WIDE)
 
 
-def _sum_by_llvm(context: Any, builder: Any, signature: Any, arguments: Any, vector: Any) -> list[list[Any]]:
-    """The sums of a tile on any processor, by row and vector."""
-    a, a_start, a_row, a_step, b, b_start, b_step, depth = arguments[:8]
-    dtype = signature.args[0].dtype
-    multiply_add, number = fma(builder, vector, dtype), context.get_value_type(types.intp)
-    sums = [
-        [cgutils.alloca_once_value(builder, ir.Constant(vector, None)) for column in range(VECTORS)]
-        for row in range(ROWS)
-    ]
+def _sum_by_llvm(context: Any, builder: Any, a: Any, b: Any, depth: Any, vectors: int) -> list[list[Any]]:
+    """The sums of a tile on any processor, by row and vector.
+
+    a: array type, array, place of each row and distance between steps; b: array type, array and place of a step.
+    """
+    (a_kind, a, rows, a_step), (b_kind, b, start_of), number = a, b, depth.type
+    dtype = a_kind.dtype
+    vector = vector_type(context.get_value_type(dtype), dtype, VECTOR_BYTES)
+    multiply_add = fma(builder, vector, dtype)
+    sums = [[cgutils.alloca_once_value(builder, ir.Constant(vector, None)) for _ in range(vectors)] for _ in rows]
     for held in (held for row in sums for held in row):  # alloca_once initializes only at the start of the function
         builder.store(ir.Constant(vector, None), held)
-    starts = _starts_of(builder, signature.args[1], a_start, a_row)
-    rows = [after(builder, starts[row // GROUP], row % GROUP, a_row) for row in range(ROWS)]
-    elements = context.make_array(signature.args[0])(context, builder, a).data
+    elements = context.make_array(a_kind)(context, builder, a).data
     with cgutils.for_range(builder, depth) as loop:
-        first = builder.add(b_start, builder.mul(loop.index, b_step))
+        first = start_of(loop.index)
         columns = []
-        for column in range(VECTORS):
+        for column in range(vectors):
             index = builder.add(first, ir.Constant(number, column * vector.count))
-            place = address(context, builder, signature.args[4], b, index, vector)
+            place = address(context, builder, b_kind, b, index, vector)
             columns.append(unaligned(builder.load(place), dtype))
         step = builder.mul(loop.index, a_step)
-        for row in range(ROWS):
-            factor = splat(builder, builder.load(builder.gep(elements, [builder.add(rows[row], step)])), vector)
+        for row, place in enumerate(rows):
+            factor = splat(builder, builder.load(builder.gep(elements, [builder.add(place, step)])), vector)
             for column, held in enumerate(sums[row]):
                 builder.store(builder.call(multiply_add, [factor, columns[column], builder.load(held)]), held)
     return [[builder.load(held) for held in row] for row in sums]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
 
 import ml_dtypes
@@ -68,6 +69,38 @@ def test_a_tile_is_a_sum_of_products(monkeypatch: pytest.MonkeyPatch, dtype: Any
                 terms = (a[3 + row * a_row + k * a_step] * b[5 + k * b_step + column] for k in range(depth))
                 expected[2 + row * out_row + column] += sum(terms)
         run(a, b, out, depth)
+        np.testing.assert_array_equal(out, expected)
+
+
+@pytest.mark.parametrize("in_assembly", [False, True])
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_a_tile_of_listed_vectors(monkeypatch: pytest.MonkeyPatch, dtype: Any, *, in_assembly: bool) -> None:
+    """Vectors may lie anywhere; numbers are whole, so that sums are exact; what is around the tile is left."""
+    from numba import njit
+
+    from opgauge.ops._cpu.tile import jit as tile
+
+    if in_assembly and not tile.IN_ASSEMBLY:
+        pytest.skip("not on this processor")
+    monkeypatch.setattr(tile, "IN_ASSEMBLY", in_assembly)
+    product, out_row = tile.multiply_listed, 67
+
+    @njit  # type: ignore[untyped-decorator]
+    def run(a: Any, b: Any, places: Any, out: Any, depth: int, adds: Any) -> None:
+        product(a, 3, b, 5, places, 2, depth, out, 2, out_row, adds)
+
+    rng = np.random.default_rng(0)
+    a, b = (rng.integers(-9, 9, 200).astype(dtype) for _ in range(2))
+    rows, columns = tile.LISTED_ROWS, tile.LISTED_VECTORS * tile.VECTOR_BYTES // a.itemsize
+    places = rng.integers(0, 100, 9)
+    for depth, adds in itertools.product((0, 1, 7), (False, True)):
+        out = rng.integers(-9, 9, rows * out_row + columns).astype(dtype)
+        expected = out.copy()
+        for row, column in itertools.product(range(rows), range(columns)):
+            terms = (a[3 + k * rows + row] * b[5 + places[2 + k] + column] for k in range(depth))
+            place = 2 + row * out_row + column
+            expected[place] = sum(terms) + (expected[place] if adds else 0)
+        run(a, b, places, out, depth, adds)
         np.testing.assert_array_equal(out, expected)
 
 
