@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 from math import prod
 from typing import Any
 
 import numpy as np
 
 from opgauge.ops._core.kernel import Bound
+from opgauge.ops._cpu.threads import count
 from opgauge.ops._cpu.tile import scratch
 from opgauge.ops.conv_data_grad.cpu_columns import Tensors
 from opgauge.ops.conv_data_grad.cpu_rows import along_rows, flat, reaches_of, sizes_of, threads_for
 from opgauge.ops.conv_data_grad.op import ConvGeometry, three
 
+HALF_BYTES = 2
 SCALED, SHORT_SCALED = 256, 32
 """Channels up to which pixels are put together where each channel is scaled, and pixels of an image, channels first,
 up to which the numbers are repeated for them."""
@@ -138,29 +141,38 @@ def scaled(found: ConvGeometry, tensors: Tensors) -> Bound:
     return run
 
 
+def _turn(given: Any, copy: Any, *, is_last: bool) -> Bound:
+    """A call that copies an array to one with the channels of each image in front, or last; is_last: those given."""
+    from opgauge.ops._cpu.jit import storage
+    from opgauge.ops.conv_data_grad import jit_fold as jit
+
+    if given.dtype.itemsize == HALF_BYTES:
+        source, target = (-1, 1) if is_last else (1, -1)
+        return partial(np.copyto, storage(copy), np.moveaxis(storage(given), source, target))
+    channels = given.shape[-1 if is_last else 1]
+    pixels = given[0].size // channels
+    rows, columns = (pixels, channels) if is_last else (channels, pixels)
+    turn = jit.turn_images.on(count(2 * given.nbytes))
+    return partial(turn, given.reshape(-1), rows, columns, copy.reshape(-1))
+
+
 def turned(found: ConvGeometry, tensors: Tensors) -> Bound:
     """Through copies in the other layout, where vectors are longer: along groups instead of rows, or the reverse."""
-    from opgauge.ops._cpu.jit import storage
-
     source, target = (-1, 1) if found.channels_last else (1, -1)
-
-    def in_other_layout(array: Any) -> tuple[Any, Any]:
-        """A view of the array's bits, and an array for its copy."""
-        view = np.moveaxis(storage(array), source, target)
-        return view, np.empty(view.shape, view.dtype).view(array.dtype)
-
-    given = [array for array in (tensors.dy, tensors.weight, tensors.addend) if array is not None]
-    pairs = [in_other_layout(array) for array in given]
-    back, dx = in_other_layout(tensors.dx)
-    dy, weight, *addend = (copy for _, copy in pairs)
-    laid = Tensors(dy, weight, dx, addend[0] if addend else None, tensors.wide)
+    dy, weight, dx, addend = (
+        None if array is None else np.empty(np.moveaxis(array, source, target).shape, array.dtype)
+        for array in tensors[:4]
+    )
+    pairs = [(tensors.dy, dy), (tensors.weight, weight), (tensors.addend, addend)]
+    before = [_turn(given, copy, is_last=found.channels_last) for given, copy in pairs if copy is not None]
+    laid = Tensors(dy, weight, dx, addend, tensors.wide)
     step = directly(replace(found, channels_last=not found.channels_last), laid)
-    stored = [(storage(copy), view) for view, copy in pairs]
+    back = _turn(dx, tensors.dx, is_last=not found.channels_last)
 
     def run() -> None:
-        for copy, view in stored:
-            copy[...] = view
+        for copy in before:
+            copy()
         step()
-        back[...] = storage(dx)
+        back()
 
     return run

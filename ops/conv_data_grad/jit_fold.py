@@ -7,8 +7,9 @@ from typing import Any
 import numpy as np
 from numba import njit, prange
 
-from opgauge.ops._cpu.jit import INNER, narrow, widen
+from opgauge.ops._cpu.jit import INNER, borrowed, narrow, widen
 from opgauge.ops._cpu.threads import parallel
+from opgauge.ops._cpu.tile.jit_lanes import turn_block
 
 uintp = np.uintp
 """Index type: known not to be negative, so loops vectorize."""
@@ -144,3 +145,12 @@ def weave(part: Any, addend: Any, dx: Any, rows: int, inner: int, sizes: Any) ->
     """
     for row in prange(rows):
         _weave_row(part, addend, dx, np.int64(row), inner, sizes)
+
+
+@parallel(error_model="numpy")
+def turn_images(given: Any, rows: int, columns: int, out: Any) -> None:
+    """Transpose each image of rows by columns of flat given to flat out, of the same dtype."""
+    source, target = borrowed(given), borrowed(out)
+    for image in prange(given.size // (rows * columns)):
+        start = np.int64(image) * rows * columns
+        turn_block(source, start, columns, rows, columns, target, start, rows)
