@@ -71,7 +71,7 @@ def prefers_tiles(found: ConvGeometry, tensors: Tensors) -> bool:
 
 
 class _GroupCosts(NamedTuple):
-    """Times in ns of groups by BLAS and a fold, measured with 10,400 random convolutions on the same host.
+    """Times in ns of groups by BLAS and a fold, measured with 540 random convolutions on an EPYC with AVX-512.
 
     In all, per image and per product; per element of the columns: where additions are listed, where rows are added,
     more where images share a product and where a group has one output, which is no product for BLAS; per added row;
@@ -90,42 +90,39 @@ class _GroupCosts(NamedTuple):
 
 
 GROUPS = {
-    False: _GroupCosts(6200, 160, 45, 0.26, 0.25, 0.5, 1.1, 3.8, 0.8),
-    True: _GroupCosts(17100, 240, 34, 0.38, 0.27, 1.0, 1.2, 4.4, 0.8),
+    False: _GroupCosts(5240, 144, 43, 0.45, 0.19, 0.37, 0.78, 7.1, 0.11),
+    True: _GroupCosts(11300, 131, 59, 0.46, 0.25, 0.0, 0.83, 5.9, 0.7),
 }
 """Costs by whether channels are last."""
 MULTIPLY_NS = 0.02
 """Time of a multiply-add in a product of BLAS."""
-SPREAD_NS = 0.2
+SPREAD_NS = 0.04
 """Time per element of dx in which the products of a 1x1 filter with strides are spread."""
 MOST_WOVEN = 2
 """Columns' stride up to which classes are interleaved in vectors."""
 TURN_NS = 0.35
-"""Time per element whose channels are copied to the front or back."""
+"""Time per element whose channels are copied to or from those of a group."""
+SQUARE = 8
+"""Channels and pixels from which layouts are exchanged in squares of registers."""
 COPIES_NS = 4000
 """Time of the copies of a group without their elements."""
 
 
 class _Scales(NamedTuple):
-    """Factors of estimated times with groups that make them comparable with those of BLAS, by the way.
+    """Factors of estimated times with groups that make them comparable with the others, by the way.
 
-    Measured with 1,300 random convolutions on a Xeon with AMX, where BLAS takes about twice the time estimated: the way
-    with the least scaled estimate took 1.04 to 1.06 of the fastest one's time in the mean. Those of channels last,
-    and of the turned way, with 3,500 on an EPYC with AVX-512: 1.01 and 1.04 of several taps, 1.09 and 1.11 of one.
+    Measured with 1,800 random convolutions on an EPYC with AVX-512; that of AMX on a Xeon.
     """
 
-    direct: float
-    turned: float
     groups: float
-    planes: float
     amx: float
 
 
 SCALES = {
-    (False, False): _Scales(0.8, 0.85, 0.55, 0.55, 0.6),
-    (False, True): _Scales(1.0, 0.9, 1.0, 1.0, 0.6),
-    (True, False): _Scales(0.8, 0.78, 0.75, 0.48, 0.4),
-    (True, True): _Scales(1.0, 1.2, 1.4, 1.0, 0.8),
+    (False, False): _Scales(0.45, 0.75),
+    (False, True): _Scales(0.5, 0.6),
+    (True, False): _Scales(0.6, 0.5),
+    (True, True): _Scales(0.6, 0.8),
 }
 """Scales by whether channels are last, and whether the filter has one tap."""
 
@@ -166,10 +163,10 @@ def _group_times(found: ConvGeometry, wide: np.dtype[Any]) -> dict[Way, float]:
     direct_ns, other_ns = (along_ns, first_ns) if found.channels_last else (first_ns, along_ns)
     return {
         Way.LIBRARY: _library_ns(found),
-        Way.DIRECT: scales.direct * direct_ns,
-        Way.TURNED: scales.turned * (other_ns + _turned_ns(found)),
+        Way.DIRECT: direct_ns,
+        Way.TURNED: other_ns + _turned_ns(found),
         Way.GROUPS: scales.groups * _groups_ns(found, wide),
-        Way.PLANES: scales.planes * planes_ns(found, wide),
+        Way.PLANES: planes_ns(found, wide),
     }
 
 
@@ -211,9 +208,11 @@ def _library_ns(found: ConvGeometry) -> float:
 
 
 def _turned_ns(found: ConvGeometry) -> float:
-    """Copies of dy, of an addend and of dx, which may be none, to the other layout and back."""
-    elements = 2 * found.channels * prod(found.size) + found.out_channels * prod(found.out_size)
-    return 2000 + TURN_NS * found.batch * elements
+    """Copies of dy and of dx to the other layout and back, in squares unless a side is shorter, and of the filter."""
+    total = 1040 + 0.4 * prod(found.kernel) * found.out_channels * (found.channels // found.groups)
+    for channels, size in ((found.channels, found.size), (found.out_channels, found.out_size)):
+        total += (0.13 if min(channels, prod(size)) >= SQUARE else 0.27) * found.batch * channels * prod(size)
+    return total
 
 
 def _first_ns(found: ConvGeometry, wide: np.dtype[Any]) -> float:
@@ -253,12 +252,11 @@ def _products_ns(found: ConvGeometry) -> float:
     """1x1: a product for each group, channels first of each image, and without strides no fold."""
     pixels, outs = found.batch * prod(found.out_size), found.out_channels // found.groups
     if found.channels_last:
-        each = MULTIPLY_NS * outs + 0.24 + 1.3 * (outs == 1) + 0.43 * (found.channels == found.groups)
+        each = found.channels * (MULTIPLY_NS * outs + 0.064) + 3.2 * found.groups + 0.08 * found.out_channels
         spread = SPREAD_NS * found.batch * prod(found.size) * found.channels if is_strided_pixels(found) else 0.0
-        return 2100 + 20 * found.groups + pixels * (found.channels * each + 0.2 * found.out_channels) + spread
-    each = MULTIPLY_NS * outs + 0.06 + 1.05 * (outs == 1)
-    products = found.batch * (33 + 22 * found.groups)
-    return 4100 + products + pixels * (found.channels * each + 0.035 * found.out_channels)
+        return 2750 + 38 * found.groups + pixels * each + spread
+    each = found.channels * (MULTIPLY_NS * outs + 0.02) + 0.15 * found.out_channels
+    return 3960 + found.batch * (44 + 43 * found.groups) + pixels * each
 
 
 class _ClassCosts(NamedTuple):
@@ -288,10 +286,16 @@ MOVED_NS = 0.75
 convolutions with strides took 1.03 of the faster way in the mean and 1.6 at most, without it 1.16 and 5.2."""
 
 
+LOST_CLASSES = {False: 1.5, True: 1.0}
+"""Estimated time of classes over that of BLAS up to which they are preferred, by whether channels are last: threads
+share classes, not a fold (4×64×56×56 by 3×3: 4.6 and 4.1 ms on one thread, 2.1 and 2.7 on two)."""
+
+
 def prefers_classes(found: ConvGeometry, classes: Iterable[ConvGeometry], wide: np.dtype[Any]) -> bool:
     """Whether tiles for each residue class are to be preferred to a product by BLAS and a fold. wide: of the sums."""
     moved = found.channels * prod(found.kernel) * found.out_channels if found.channels_last else 0
-    return sum(_class_ns(one, wide) for one in classes) <= _columns_ns(found) + MOVED_NS * moved
+    library = LOST_CLASSES[found.channels_last] * (_columns_ns(found) + MOVED_NS * moved)
+    return sum(_class_ns(one, wide) for one in classes) <= library
 
 
 def _groups_ns(found: ConvGeometry, wide: np.dtype[Any]) -> float:

@@ -11,12 +11,11 @@ import numpy as np
 
 from opgauge.ops._core.kernel import Bound
 from opgauge.ops._cpu.threads import count
-from opgauge.ops._cpu.tile import scratch
+from opgauge.ops._cpu.tile import narrowed, scratch
 from opgauge.ops.conv_data_grad.cpu_columns import Tensors
 from opgauge.ops.conv_data_grad.cpu_rows import along_rows, flat, reaches_of, sizes_of, threads_for
 from opgauge.ops.conv_data_grad.op import ConvGeometry, three
 
-HALF_BYTES = 2
 SCALED, SHORT_SCALED = 256, 32
 """Channels up to which pixels are put together where each channel is scaled, and pixels of an image, channels first,
 up to which the numbers are repeated for them."""
@@ -72,8 +71,7 @@ def _runs(ends: Any, reach: Any, stride: int) -> Any:
 def last_ns(found: ConvGeometry, wide: np.dtype[Any]) -> float:
     """Channels last: the taps of each run of pixels, summed in vectors of groups.
 
-    Of 1,860 random convolutions on an EPYC with AVX-512, it was within 0.83 to 1.06 of the time of half, and 0.57 to
-    1.21 of nine in ten.
+    Of 312 random convolutions on an EPYC with AVX-512, it was within 0.64 and 1.19 of the time of eight in ten.
     """
     from opgauge.ops.conv_data_grad.jit_channels import PIXELS
 
@@ -83,11 +81,11 @@ def last_ns(found: ConvGeometry, wide: np.dtype[Any]) -> float:
     edge = min(width, (kernel[2] - 1) * three(found.dilation, 1)[2])
     taps, outputs = prod(kernel) * outs, prod(found.out_size)
     each, vectors = _vectors_of(found, wide, is_paired=per_group > 1 and width - edge >= PIXELS * right)
-    products = (each * outputs * taps + 1.05 * places) * per_group * vectors
-    stored = 0.19 * places * found.channels if per_group > 1 else 0.0
+    products = (each * outputs * taps + 0.46 * places) * per_group * vectors
+    stored = 0.24 * places * found.channels if per_group > 1 else 0.0
     spread = 0.21 * outputs * found.out_channels if outs > 1 else 0.0
     runs = rows * (66 + 2 * min(width, edge + right))
-    return 1650 + found.batch * (runs + products + stored + spread) + 0.38 * taps * found.channels
+    return 1990 + found.batch * (runs + products + stored + spread) + 0.5 * taps * found.channels
 
 
 def _vectors_of(found: ConvGeometry, wide: np.dtype[Any], *, is_paired: bool) -> tuple[float, int]:
@@ -97,9 +95,9 @@ def _vectors_of(found: ConvGeometry, wide: np.dtype[Any], *, is_paired: bool) ->
 
     groups, lanes = found.groups, int(tile_columns(np.empty(0, wide))) // VECTORS
     if groups >= lanes:
-        return 0.28 if is_paired else 0.55, -(-groups // lanes)
+        return 0.32 if is_paired else 0.64, -(-groups // lanes)
     lanes = LANES_BYTES // wide.itemsize
-    return (0.64, -(-groups // lanes)) if groups >= lanes else (0.42, groups)
+    return (0.74, -(-groups // lanes)) if groups >= lanes else (0.49, groups)
 
 
 def scaled(found: ConvGeometry, tensors: Tensors) -> Bound:
@@ -146,33 +144,29 @@ def _turn(given: Any, copy: Any, *, is_last: bool) -> Bound:
     from opgauge.ops._cpu.jit import storage
     from opgauge.ops.conv_data_grad import jit_fold as jit
 
-    if given.dtype.itemsize == HALF_BYTES:
-        source, target = (-1, 1) if is_last else (1, -1)
-        return partial(np.copyto, storage(copy), np.moveaxis(storage(given), source, target))
     channels = given.shape[-1 if is_last else 1]
     pixels = given[0].size // channels
     rows, columns = (pixels, channels) if is_last else (channels, pixels)
-    turn = jit.turn_images.on(count(2 * given.nbytes))
-    return partial(turn, given.reshape(-1), rows, columns, copy.reshape(-1))
+    turn = jit.turn_images.on(count(given.nbytes + copy.nbytes))
+    return partial(turn, storage(given).reshape(-1), rows, columns, copy.reshape(-1))
 
 
 def turned(found: ConvGeometry, tensors: Tensors) -> Bound:
-    """Through copies in the other layout, where vectors are longer: along groups instead of rows, or the reverse."""
+    """Through wide copies in the other layout, where vectors are longer: along groups instead of rows, or reversely."""
     source, target = (-1, 1) if found.channels_last else (1, -1)
     dy, weight, dx, addend = (
-        None if array is None else np.empty(np.moveaxis(array, source, target).shape, array.dtype)
+        None if array is None else np.empty(np.moveaxis(array, source, target).shape, tensors.wide)
         for array in tensors[:4]
     )
     pairs = [(tensors.dy, dy), (tensors.weight, weight), (tensors.addend, addend)]
-    before = [_turn(given, copy, is_last=found.channels_last) for given, copy in pairs if copy is not None]
+    steps = [_turn(given, copy, is_last=found.channels_last) for given, copy in pairs if copy is not None]
     laid = Tensors(dy, weight, dx, addend, tensors.wide)
-    step = directly(replace(found, channels_last=not found.channels_last), laid)
-    back = _turn(dx, tensors.dx, is_last=not found.channels_last)
+    steps.append(directly(replace(found, channels_last=not found.channels_last), laid))
+    after: list[Bound] = []
+    steps.append(_turn(dx, narrowed(tensors.dx, tensors.wide, after), is_last=not found.channels_last))
 
     def run() -> None:
-        for copy in before:
-            copy()
-        step()
-        back()
+        for step in (*steps, *after):
+            step()
 
     return run

@@ -9,10 +9,12 @@ from numba import njit, prange
 
 from opgauge.ops._cpu.jit import INNER, borrowed, narrow, widen
 from opgauge.ops._cpu.threads import parallel
-from opgauge.ops._cpu.tile.jit_lanes import turn_block
+from opgauge.ops._cpu.tile.jit_lanes import lanes_of, turn_block
 
 uintp = np.uintp
 """Index type: known not to be negative, so loops vectorize."""
+CHANNELS = 64
+"""Numbers between copies whose multiples put them in few sets of a cache: all of a line are written at once."""
 
 
 @njit(**INNER)
@@ -149,8 +151,11 @@ def weave(part: Any, addend: Any, dx: Any, rows: int, inner: int, sizes: Any) ->
 
 @parallel(error_model="numpy")
 def turn_images(given: Any, rows: int, columns: int, out: Any) -> None:
-    """Transpose each image of rows by columns of flat given to flat out, of the same dtype."""
+    """Transpose each image of rows by columns of flat given to flat out, which may be wider."""
     source, target = borrowed(given), borrowed(out)
+    strip = columns if rows % CHANNELS else min(columns, lanes_of(out))
     for image in prange(given.size // (rows * columns)):
         start = np.int64(image) * rows * columns
-        turn_block(source, start, columns, rows, columns, target, start, rows)
+        for column in range(0, columns, strip):
+            first = min(column, columns - strip)
+            turn_block(source, start + first, columns, rows, strip, target, start + first * rows, rows)
