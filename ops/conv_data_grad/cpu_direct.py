@@ -21,6 +21,10 @@ SCALED, SHORT_SCALED = 256, 32
 up to which the numbers are repeated for them."""
 
 
+MISSED_BYTES = 1 << 20
+"""Size of a filter that is read for each few pixels, channels last, from which products take twice the time."""
+
+
 def directly(found: ConvGeometry, tensors: Tensors) -> Bound:
     """Tap by tap, in vectors along rows or, channels last, along groups."""
     return (_along_groups if found.channels_last else along_rows)(found, tensors)
@@ -82,6 +86,7 @@ def last_ns(found: ConvGeometry, wide: np.dtype[Any]) -> float:
     taps, outputs = prod(kernel) * outs, prod(found.out_size)
     each, vectors = _vectors_of(found, wide, is_paired=per_group > 1 and width - edge >= PIXELS * right)
     products = (each * outputs * taps + 0.46 * places) * per_group * vectors
+    products *= 1 + min(wide.itemsize * taps * found.channels / MISSED_BYTES, 1)
     stored = 0.24 * places * found.channels if per_group > 1 else 0.0
     spread = 0.21 * outputs * found.out_channels if outs > 1 else 0.0
     runs = rows * (66 + 2 * min(width, edge + right))
