@@ -11,7 +11,7 @@ import numpy as np
 
 from opgauge.ops._core.kernel import Bound
 from opgauge.ops._cpu.threads import count
-from opgauge.ops._cpu.tile import narrowed, scratch
+from opgauge.ops._cpu.tile import narrowed, scratch, widened
 from opgauge.ops.conv_data_grad.cpu_columns import Tensors
 from opgauge.ops.conv_data_grad.cpu_rows import along_rows, flat, reaches_of, sizes_of, threads_for
 from opgauge.ops.conv_data_grad.op import ConvGeometry, three
@@ -35,6 +35,10 @@ def _along_groups(found: ConvGeometry, tensors: Tensors) -> Bound:
     from opgauge.ops.conv_data_grad import jit_channels as jit
 
     threads, (dy, weight, dx, addend, wide) = threads_for(found, tensors, 1), tensors
+    before, after = list[Bound](), list[Bound]()
+    if found.channels > found.groups and dx.dtype == np.float16:  # converted one by one where channels are interleaved
+        addend = None if addend is None else widened(addend, wide, before)
+        dx = narrowed(dx, wide, after)
     groups, per_group, outs = found.groups, found.channels // found.groups, found.out_channels // found.groups
     (size, out), kernel = sizes_of(found), three(found.kernel, 1)
     ends, reach = reaches_of(found)
@@ -43,18 +47,22 @@ def _along_groups(found: ConvGeometry, tensors: Tensors) -> Bound:
     runs = _runs(ends[-size[2] - 1 :], reach, strides)
     numbers = (found.batch, groups, per_group, outs, *size, prod(out) * found.out_channels, strides)
     source, weights, added, target = (flat(array, dx) for array in (dy, weight, addend, dx))
-    given, packed = source if outs == 1 and dx.dtype == wide else scratch(dy.size, wide), scratch(weight.size, wide)
+    given, packed = source if outs == 1 and dy.dtype == wide else scratch(dy.size, wide), scratch(weight.size, wide)
     direct = target if per_group == 1 and dx.dtype == wide else packed[:0]
     total = scratch(threads * (0 if direct.size else size[2] * found.channels), wide)
     rows = np.empty(threads * kernel[0] * kernel[1] * outs * 2, np.int64)
 
     def run() -> None:
+        for step in before:
+            step()
         jit.pack_taps.on(1)(weights, outs, prod(kernel), per_group, packed)
         if given is not source:
             jit.spread_pixels.on(threads)(source, groups, outs, given)
         jit.convolve_rows.on(threads)(
             numbers, ends, distances, runs, given, packed, added, target, direct, total, rows, threads
         )
+        for step in after:
+            step()
 
     return run
 
