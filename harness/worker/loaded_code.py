@@ -97,6 +97,12 @@ def _identity(value: Any) -> int:
     return id(value)
 
 
+def _identities(values: tuple[Any, ...]) -> tuple[int, ...]:
+    """Numbers of several objects, as of one."""
+    _SEEN.append(values)
+    return tuple(map(id, values))
+
+
 def definitions() -> dict[str, Any]:
     """Dtypes, the registered ops and kernels, which judge outputs or are measured, and functions that they call."""
     registry: Any = sys.modules.get("opgauge.ops._core.registry")
@@ -118,8 +124,8 @@ def definitions() -> dict[str, Any]:
                     continue
                 if is_judge or type(value) is types.FunctionType:
                     found[f"{name}.{key}"] = _member(value)
-                if name.startswith(SHARED) and not isinstance(value, type):
-                    found[f"fields of {name}.{key}"] = _fields(value)
+                if name.startswith(SHARED) and (fields := _fields(value)):
+                    found[f"fields of {name}.{key}"] = fields
     return found
 
 
@@ -127,7 +133,7 @@ def _fields(definition: Any) -> tuple[int, ...]:
     """Identities of the fields of an op or a kernel."""
     kind: Any = type(definition)
     get = _getter(kind)
-    return () if get is None else tuple(map(_identity, get(definition)))
+    return () if get is None else _identities(get(definition))
 
 
 @cache
@@ -195,8 +201,7 @@ def _code_of(value: Any) -> tuple[int, ...]:
         return _identity(value), ctypes.c_void_p.from_address(definition + ctypes.sizeof(ctypes.c_void_p)).value or 0
     if not isinstance(function, types.FunctionType):
         return (_identity(value),)
-    parts = function.__code__, function.__defaults__, function.__kwdefaults__
-    return tuple(map(_identity, (value, *parts)))
+    return _identities((value, function.__code__, function.__defaults__, function.__kwdefaults__))
 
 
 def _loops() -> Iterator[tuple[str, tuple[int, ...]]]:
@@ -286,7 +291,7 @@ def _member(value: Any) -> Any:
     """A constant of a class or module, or what identifies a function or property; None of other members."""
     kind = type(value)
     if kind is types.FunctionType:
-        return _identity(value), _identity(value.__code__), _identity(value.__defaults__)
+        return _identities((value, value.__code__, value.__defaults__))
     if kind in CONSTANTS:
         return value
     return _identity(value) if kind is tuple or hasattr(kind, "__get__") else None
