@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import operator
 from dataclasses import dataclass
+from itertools import groupby
 from math import log2, prod, sqrt
 from typing import Any, SupportsIndex
 
@@ -194,20 +195,44 @@ def sum_pairwise(x: Array, axes: tuple[int, ...], *, keepdim: bool = False) -> A
 
 
 IN_SEQUENCE = 1 << 14
-"""Terms that a sum in the accumulating dtype may add in sequence; longer sums would exceed `sum_units`."""
+"""Terms of a sum in sequence whose rounding `sum_units` allows."""
+
+
+LONG, PART, SHORT_PART = 256, 128, 32
+"""Terms that NumPy may add in sequence, along other than trailing axes, and parts of a longer sum, shorter for more
+than IN_SEQUENCE terms: the rounding of equal terms drifts one way."""
 
 
 def sum_array(x: Any, axes: tuple[int, ...], *, keepdim: bool = False) -> Any:
     """`x.sum` of NumPy or CuPy in x's dtype, with an error that does not grow with the length.
 
-    NumPy sums pairwise only along trailing axes and in sequence along others; long sums of those use float64.
+    NumPy sums pairwise only along trailing axes and in sequence along others: long ones are summed in parts.
     """
     inner = x.ndim
     while inner - 1 in axes:
         inner -= 1
-    in_sequence = prod(x.shape[axis] for axis in axes if axis < inner)
-    wide = np.float64 if isinstance(x, np.ndarray) and in_sequence > IN_SEQUENCE else None
-    return x.sum(axis=axes, keepdims=keepdim, dtype=wide).astype(x.dtype, copy=False)
+    if not isinstance(x, np.ndarray) or prod(x.shape[axis] for axis in axes if axis < inner) <= LONG:
+        return x.sum(axis=axes, keepdims=keepdim)
+    runs = [(summed, prod(x.shape[axis] for axis in run)) for summed, run in groupby(range(x.ndim), axes.__contains__)]
+    total: Any = x.reshape([length for _, length in runs])
+    for axis in reversed(range(len(runs))):
+        if runs[axis][0]:
+            total = _sum_parts(total, axis) if axis + 1 < len(runs) else total.sum(axis=axis, keepdims=True)
+    return total.reshape(reduced_shape(x.shape, axes, keepdim=keepdim))
+
+
+def _sum_parts(x: Array, axis: int) -> Array:
+    """The sum along an axis, which remains, of sums of parts."""
+    length, before, behind = x.shape[axis], x.shape[:axis], x.shape[axis + 1 :]
+    part = PART if length <= IN_SEQUENCE else SHORT_PART
+    whole = length // part * part
+    start = (slice(None),) * axis
+    rest = x[(*start, slice(whole, length))].sum(axis=axis, keepdims=True)
+    if whole == 0:
+        return np.asarray(rest)
+    parts = x[(*start, slice(whole))].reshape(*before, -1, part, *behind).sum(axis=axis + 1)
+    found: Array = (parts.sum(axis=axis, keepdims=True, dtype=np.float64) + rest).astype(x.dtype, copy=False)
+    return found
 
 
 def sum_units(length: int) -> float:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from itertools import combinations
+from itertools import chain, combinations
 from math import prod
 
 import numpy as np
 import pytest
 
-from opgauge.ops._core.axes import as_reduction, merge_axes, reduction_steps
+from opgauge.ops._core.axes import as_reduction, merge_axes, reduction_steps, sum_array
 from opgauge.ops._core.errors import AxisError
 
 Shape = tuple[int, ...]
@@ -30,6 +30,18 @@ def test_steps_and_merged_axes_reduce_what_numpy_does(axes: Shape) -> None:
             for length, stride in merged.strides(reduced=reduced):
                 offsets = (offsets[:, None] + stride * np.arange(length)).reshape(-1)
         assert np.array_equal(x[offsets].reshape(merged.count, merged.length).sum(axis=1), wanted)
+
+
+@pytest.mark.parametrize("shape", [(16_384, 4, 1), (700, 3, 300), (5, 300, 2, 40), (20, 30, 7), (1, 513)])
+def test_sums_of_equal_numbers_do_not_drift(shape: Shape) -> None:
+    """The rounding of a sum in sequence goes one way; sums over any axes are those of float64 up to some roundings."""
+    x = np.full(shape, 3.1, np.float32)
+    for axes in chain.from_iterable(combinations(range(x.ndim), count) for count in range(1, x.ndim + 1)):
+        for keepdim in (False, True):
+            wanted = x.sum(axis=axes, keepdims=keepdim, dtype=np.float64)
+            found = sum_array(x, axes, keepdim=keepdim)
+            assert (found.shape, found.dtype) == (wanted.shape, x.dtype)
+            np.testing.assert_allclose(found, wanted, rtol=2e-5)
 
 
 def test_three_groups_are_no_reduction_of_two() -> None:
