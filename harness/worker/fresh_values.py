@@ -21,6 +21,8 @@ BLOCKS = 4
 
 SCATTERED = 64
 """Elements per pair of scattered ones, each of which gets another factor, or is exchanged with its mirror image."""
+GAPS = 4096
+"""Random distances between scattered elements, which repeat in larger arrays."""
 
 
 def renew(arrays: Iterable[Any], rng: np.random.Generator, *, is_scaled: bool) -> None:
@@ -83,10 +85,11 @@ def _scatter(array: Any, rng: np.random.Generator) -> None:
     flat = _flat(array)
     # as integers, of which any library takes some by their indices
     words = flat.view(f"u{flat.itemsize}") if flat.dtype.kind == "V" else flat
-    half = -(-flat.size // 2)
-    places = np.cumsum(rng.integers(1, SCATTERED, 1 + half * 2 // SCATTERED)) - 1
-    places = places[: max(1, np.searchsorted(places, half))] % half
-    here, there = (module_of(flat).asarray(one) for one in (places, flat.size - 1 - places))
+    half, library = -(-flat.size // 2), module_of(flat)
+    places = np.cumsum(rng.integers(1, SCATTERED, min(GAPS, 1 + flat.size // SCATTERED)))
+    again = -(-half // int(places[-1]))  # made where the array is: of gigabytes, they would take long to copy
+    here = (library.arange(again)[:, None] * int(places[-1]) + library.asarray(places - 1)).reshape(-1) % half
+    there = flat.size - 1 - here
     first, last = words[here], words[there]
     if _is_floating(array):
         first = (first.view(flat.dtype) * flat.dtype.type(rng.uniform(LOWEST, HIGHEST))).view(words.dtype)

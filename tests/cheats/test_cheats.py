@@ -52,6 +52,7 @@ SOMETIMES = {
     "adds_the_last_half_in_background": "with a core to spare the thread may be done when the call returns",
     "leaves_rows_to_a_warm_pool": "with a core to spare the thread is done when the call returns",
     "leave_managed_allocator": "the process may crash, or the allocator is put back",
+    "skips_what_is_unchanged_after_many_calls": "beside busy processes calls in a row are interrupted, and it works",
 }
 """Cheats that may pass, and why."""
 AT_WORK = {
@@ -61,6 +62,8 @@ AT_WORK = {
     "skips_and_waits_when_alone": "it takes as long as the work",
 }
 """Cheats that may pass where a sample is one call, as on a GPU or a busy host: its time is that of the work."""
+WORKING_CALLS = {"skips_after_many_calls_in_a_row": 400}
+"""Calls of a sample in which cheats work, and pass where it has no more."""
 
 
 @pytest.fixture(scope="module")
@@ -85,6 +88,8 @@ def assert_flagged(cheat: Cheat, found: Result) -> None:
     if cheat.name in COLD_ONLY and found.measurement is not None and found.measurement.hot_ns is None:
         return
     if cheat.name in AT_WORK and found.measurement is not None and found.measurement.calls_per_sample == 1:
+        return
+    if found.measurement is not None and found.measurement.calls_per_sample <= WORKING_CALLS.get(cheat.name, 0):
         return
     assert found.status is not Status.OK, found.measurement
     assert found.measurement is None

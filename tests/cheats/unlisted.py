@@ -21,7 +21,7 @@ SET_PRIORITY, SET_PLACEMENT, SET_PARENT_SIGNAL, DROP_CAPABILITY, MERGE_PAGES = 2
 """Numbers of calls of Linux on x86-64, and options of prctl."""
 IDLE, INTERLEAVED, CAPABILITY, OWN_MOUNTS = 3 << 13, 3, 19, 0x20000
 """Values of these."""
-GAP_NS, REPEATED = 10_000, 25
+GAP_NS, REPEATED = 10_000, 12
 """Time between two calls of a sample, and more; and number of times that a call does its work."""
 
 
