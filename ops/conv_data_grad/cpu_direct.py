@@ -19,8 +19,6 @@ from opgauge.ops.conv_data_grad.op import ConvGeometry, three
 SCALED, SHORT_SCALED = 256, 32
 """Channels up to which pixels are put together where each channel is scaled, and pixels of an image, channels first,
 up to which the numbers are repeated for them."""
-
-
 MISSED_BYTES = 1 << 20
 """Size of a filter that is read for each few pixels, channels last, from which products take twice the time."""
 

@@ -128,12 +128,11 @@ def plan(found: ConvGeometry, dtype: str, gpu: Gpu, *, added: bool = False) -> C
         return _split(_product(found, dtype, dtype, added=added), gpu)
     wide = dtype_info(dtype).accumulate
     columns = found.channels * prod(found.kernel) * found.batch * prod(found.out_size) * dtype_info(wide).itemsize
-    layout = gather_layout(found, dtype, gpu)
-    if layout is not None and not has_few_blocks(layout, columns, gpu):
+    layout, product = gather_layout(found, dtype, gpu), _product(found, dtype, wide) if own else None
+    if layout is not None and not (product and has_few_blocks(layout, product, columns, gpu)):
         return layout
     reason = "few blocks would gather" if layout else "taps reach beyond shared memory"
-    product = _product(found, dtype, wide) if own else None
-    return ColumnsConfig(product, columns, reason if own else "tensor cores lack the dtype")
+    return ColumnsConfig(product, columns, reason if product else "tensor cores lack the dtype")
 
 
 def _geometry(x: Shape, weight: Shape, params: ConvDataGradParams) -> ConvGeometry:

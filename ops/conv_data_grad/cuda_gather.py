@@ -13,6 +13,7 @@ import numpy as np
 
 from opgauge.ops._core.dtype import dtype_info
 from opgauge.ops._core.kernel import Bound
+from opgauge.ops._cuda.gemm.problem import GemmProblem
 from opgauge.ops._cuda.gemm.select import AMPERE
 from opgauge.ops._cuda.source import CudaSource, Gpu
 from opgauge.ops.conv_data_grad.gather_layout import (
@@ -123,18 +124,17 @@ def gather_layout(found: ConvGeometry, dtype: str, gpu: Gpu) -> GatherLayout | N
     return next(iter(layouts(found, dtype_info(dtype).itemsize, shared, gpu.multiprocessors)), None)
 
 
-def has_few_blocks(layout: GatherLayout, columns: int, gpu: Gpu) -> bool:
-    """Whether columns, of so many bytes, and a product are faster: each of few blocks would walk many taps."""
-    found, cost = layout.found, COSTS[layout.itemsize]
+def has_few_blocks(layout: GatherLayout, product: GemmProblem, columns: int, gpu: Gpu) -> bool:
+    """Whether columns, of so many bytes, by a product are faster: each of few blocks would walk many taps."""
+    cost, last = COSTS[layout.itemsize], layout.found.channels_last
     blocks = -(-prod(layout.grid) // gpu.multiprocessors)
     if blocks > RESIDENT or columns > MOST_COLUMNS:
         return False
-    taps = max(part.taps for part in layout.parts)
+    taps, (*sides, depth) = layout.most_taps, product.size
     tap = cost.tap * (1 + cost.beside * (blocks - 1)) * (1 if layout.splits > 1 else WHOLE_DEPTH)
-    rows = found.channels // found.groups * prod(found.kernel), found.batch * prod(found.out_size)
-    size = prod(padded(one, PRODUCT_TILE) for one in rows) * found.groups * layout.group_outs
-    slower = 1.0 if found.channels_last or layout.itemsize == 2 else FIRST_PRODUCT
-    carried = COLUMN_US * columns * 1e-6 * (1 if found.channels_last else 2)
+    size = prod(padded(side, PRODUCT_TILE) for side in sides) * product.groups * depth
+    slower = 1.0 if last or layout.itemsize == 2 else FIRST_PRODUCT
+    carried = COLUMN_US * columns * 1e-6 * (1 if last else 2)
     multiplied = COLUMNS_START + cost.product * slower * size * 1e-9 + FOLD_US * taps + carried
     return multiplied < cost.start + tap * layout.share * taps
 

@@ -193,6 +193,11 @@ class GatherLayout:
         return padded(self._patches[1], PREPARE_THREADS)
 
     @property
+    def most_taps(self) -> int:
+        """Most taps of a class."""
+        return max(part.taps for part in self.parts)
+
+    @property
     def stage_taps(self) -> int:
         """Taps per stage, whose filter is loaded at once."""
         taps = {part.taps for part in self.parts}
@@ -261,7 +266,7 @@ class GatherLayout:
 
         A block has all lines of float32, which share a scale, and one line per thread of other types.
         """
-        lines = self.chunks * max(part.taps for part in self.parts)
+        lines = self.chunks * self.most_taps
         line_blocks = 1 if self.itemsize == 4 else max(1, -(-(lines << self.row_bits) // PREPARE_THREADS))
         return line_blocks, -(-self.per_group // (1 << self.row_bits)), prod(self.classes)
 
@@ -284,7 +289,7 @@ class GatherLayout:
     @property
     def fits(self) -> bool:
         """Whether the kernels' tables and 32-bit numbers suffice."""
-        if len(self.parts) > MOST_PASSES or max(part.taps for part in self.parts) > MOST_TAPS:
+        if len(self.parts) > MOST_PASSES or self.most_taps > MOST_TAPS:
             return False
         pixels = self.found.batch * max(prod(self.found.size), prod(self.found.out_size))
         counts = (self.prepare_blocks, self.lines, self.grid[0], pixels + self.tile.columns, sum(self.filter_lines))
