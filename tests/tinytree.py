@@ -6,7 +6,8 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from tempfile import gettempdir
 from textwrap import dedent
@@ -145,16 +146,21 @@ class TinyTree:
         self.git("commit", "--quiet", "--allow-empty", "-m", message)
         return self.git("rev-parse", "HEAD")
 
-    def start(self, *arguments: str, **variables: str) -> subprocess.Popen[str]:
-        """Begin `opgauge` here in a process of its own, with this project's harness."""
-        return subprocess.Popen(
+    @contextmanager
+    def start(self, *arguments: str, **variables: str) -> Iterator[subprocess.Popen[str]]:
+        """Begin `opgauge` here in a process of its own, with this project's harness; killed if it does not end."""
+        with subprocess.Popen(
             [sys.executable, "-P", "-m", "opgauge", *arguments],
             cwd=self.path,
             env={**os.environ, **self._variables(), **variables},
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
-        )
+        ) as process:
+            try:
+                yield process
+            finally:
+                process.kill()
 
     def opgauge(self, *arguments: str, code: int | None = None, **variables: str) -> str:
         """Run `opgauge` here and expect an exit code; what it prints, errors included."""
@@ -170,9 +176,11 @@ class TinyTree:
         return {**outside, "PYTHONPATH": path, "OPGAUGE_DB": f"sqlite:///{self.path}/opgauge.db"}
 
     def checkouts(self) -> list[Path]:
-        """Temporary checkouts of this repository, and worktrees that it lists beside itself."""
-        listed = [line for line in self.git("worktree", "list", "--porcelain").splitlines() if line.startswith("work")]
+        """Temporary checkouts of this repository, and folders of worktrees in its `.git`.
+
+        git is not asked: it fails while a worktree is being added.
+        """
         found = Path(gettempdir()).glob(f"{PREFIX}*/tree/.git/commondir")
         own = (self.path / ".git").resolve()
         beside = [file.parents[1] for file in found if Path(file.read_text().strip()) == own]
-        return beside + [Path(line.removeprefix("worktree ")) for line in listed[1:]]
+        return beside + list((own / "worktrees").glob("*"))

@@ -158,6 +158,7 @@ def test_what_a_kill_left_is_swept_up(tree: TinyTree) -> None:
     """After SIGKILL a worktree and a folder of inputs remain; the next gate removes them."""
     with tree.start("gate", "--base", "HEAD~1", "--op", "stuck", "--device", "cpu") as process:
         while not tree.checkouts() or not list(Path(gettempdir()).glob(f"opgauge-gate-{process.pid}-*")):
+            assert process.poll() is None
             time.sleep(0.05)
         time.sleep(0.5)
         process.kill()
