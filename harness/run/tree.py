@@ -120,6 +120,7 @@ def checkout(tree: Path, commit: str) -> Iterator[Path]:
                 "worktree",
                 "add",
                 "--quiet",
+                "--lock",
                 "--detach",
                 str(folder / "tree"),
                 commit,
@@ -142,14 +143,18 @@ def checkout(tree: Path, commit: str) -> Iterator[Path]:
 
 
 def _own_git_folder(worktree: Path) -> None:
-    """Make `.git` of a worktree a folder, as in a clone: builds look for one to tell a checkout from an archive."""
+    """Make `.git` of a worktree a folder, as in a clone: builds look for one to tell a checkout from an archive.
+
+    The worktree is locked: another gate's `git worktree prune` would take it for an abandoned one meanwhile.
+    """
     file = worktree / ".git"
     folder = Path(file.read_text(encoding="utf-8").removeprefix("gitdir:").strip())
     common = (folder / (folder / "commondir").read_text(encoding="utf-8").strip()).resolve()
     file.unlink()
     shutil.move(folder, file)
     (file / "commondir").write_text(f"{common}\n", encoding="utf-8")
-    (file / "gitdir").unlink()
+    for name in ("gitdir", "locked"):
+        (file / name).unlink()
 
 
 def _clone(tree: Path, commit: str, folder: Path) -> subprocess.CompletedProcess[str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from dataclasses import replace
@@ -109,6 +110,20 @@ def test_a_base_has_its_submodules(monorepo: Monorepo) -> None:
         assert git(base, "log", "-1", "--format=%s") == "first"
     assert not base.exists()
     assert git(monorepo.top, "status", "--porcelain", "--untracked-files=no") == ""
+
+
+def test_two_gates_may_begin_at_once(monorepo: Monorepo, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A worktree is not complete until its `.git` is a folder: what another gate prunes meanwhile leaves it alone."""
+    move = shutil.move
+
+    def prune_and_move(source: Path, target: Path) -> None:
+        git(monorepo.top, "worktree", "prune", "--expire", "now")
+        move(source, target)
+
+    monkeypatch.setattr(shutil, "move", prune_and_move)
+    with checkout(monorepo.path, git(monorepo.top, "rev-parse", "HEAD")) as base:
+        assert git(base, "status", "--porcelain") == ""
+    assert not (monorepo.top / ".git" / "worktrees").exists()
 
 
 def test_a_hook_of_git_gates_other_checkouts(monorepo: Monorepo, monkeypatch: pytest.MonkeyPatch) -> None:
