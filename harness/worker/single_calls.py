@@ -16,6 +16,7 @@ from opgauge.harness.worker import protocol
 from opgauge.harness.worker.attempt import Attempt, WrongError
 from opgauge.harness.worker.audit import Audit
 from opgauge.harness.worker.call_time import CallTime, Clocks
+from opgauge.harness.worker.evenness import check_evenness
 from opgauge.harness.worker.phases import Phases
 from opgauge.harness.worker.succession import Succession
 from opgauge.ops import Bound
@@ -73,6 +74,8 @@ def check_beside(audit: Audit, attempt: Attempt, call: Bound, repeated: Measurem
         if repeated.calls_per_sample > 1:
             check_loops(audit, attempt, call, repeated)
             check_single_calls(audit, attempt, call, repeated)
+            if attempt.kernel.key.backend == "cpu":
+                check_evenness(call, repeated.median_ns)
         else:
             check_samples(audit, attempt, call, repeated)
         if {*np.geterr().values()} != {"ignore"}:

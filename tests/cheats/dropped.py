@@ -1,9 +1,12 @@
-"""Cheats that compute a part of the output, or all of it with less precision."""
+"""Cheats that compute a part of the output, all of it with less precision, or not in every call."""
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
+from tests.cheats.adaptive import norms
 from tests.cheats.catalogue import Run, cheat, write
 from tests.cheats.undone import Arrays
 
@@ -93,4 +96,49 @@ def samples_the_row(inputs: Arrays, out: Arrays) -> Run:
     def run() -> None:
         out["y"][...] = np.sqrt(4 * np.sum(np.square(inputs["x"][:, ::4], dtype=np.float64), axis=-1))
 
+    return run
+
+
+@cheat("skipping", "rows")
+def leaves_out_every_eighth_call(inputs: Arrays, out: Arrays) -> Run:
+    calls = [0]
+
+    def run() -> None:
+        calls[0] += 1
+        if calls[0] % 8:
+            write("rows", inputs, out)
+
+    return run
+
+
+def leave_out(share: int) -> Any:
+    """Leave out a share of eight calls as long as nothing has changed: each call that is judged is right."""
+
+    def bind(inputs: Arrays, out: Arrays) -> Run:
+        arrays = [inputs["x"], out["y"]]
+        known: list[Any] = []
+        calls = [0]
+
+        def run() -> None:
+            calls[0] += 1
+            if calls[0] % 8 < share and known and all(map(np.array_equal, arrays, known)):
+                return
+            out["y"][...] = norms(inputs["x"])
+            if calls[0] % 8 == 7:
+                known[:] = [array.copy() for array in arrays]
+
+        return run
+
+    return bind
+
+
+@cheat("skipping", "small-rows")
+def leaves_out_one_of_eight_unchanged_calls(inputs: Arrays, out: Arrays) -> Run:
+    run: Run = leave_out(1)(inputs, out)
+    return run
+
+
+@cheat("skipping", "rows")
+def leaves_out_three_of_eight_unchanged_calls(inputs: Arrays, out: Arrays) -> Run:
+    run: Run = leave_out(3)(inputs, out)
     return run
