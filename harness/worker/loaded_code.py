@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 
 from opgauge.harness.errors import TreeError
+from opgauge.harness.worker.inspection import Inspection
 from opgauge.harness.worker.signal_handlers import changed_handlers, put_back_handlers, signal_handlers
 
 STANDARD = (
@@ -49,8 +50,10 @@ LIBRARIES = frozenset(("cupy", "cupy.cuda", "torch", "torch.nn.functional", "num
 """Modules of which all functions are watched."""
 LIMITS = ("eps", "max", "smallest_subnormal", "tiny")
 """Properties of a dtype that bounds of errors depend on."""
-_SEEN: list[Any] = []
-"""Objects whose numbers were noted last."""
+_CODE, _DEFINITIONS = list[Inspection](), list[Inspection]()
+"""The last inspections; lists, since an inspection does not read those."""
+FUNCTION, WORD = attrgetter("__code__", "__defaults__", "__kwdefaults__"), attrgetter("value")
+"""Parts of a function that decide what it does, and the number in a place of memory."""
 LOOPS_AT = object.__basicsize__ + 4 * ctypes.sizeof(ctypes.c_int)
 """Place of the table of its loops in a function of NumPy, after four numbers."""
 OWN = "its own"
@@ -91,49 +94,42 @@ def keeping_code() -> Iterator[None]:
         raise TreeError(msg)
 
 
-def _identity(value: Any) -> int:
-    """Number of an object, which no other one gets before the next look at all code."""
-    _SEEN.append(value)
-    return id(value)
-
-
-def _identities(values: tuple[Any, ...]) -> tuple[int, ...]:
-    """Numbers of several objects, as of one."""
-    _SEEN.append(values)
-    return tuple(map(id, values))
-
-
-def definitions() -> dict[str, Any]:
+def definitions() -> Inspection:
     """Dtypes, the registered ops and kernels, which judge outputs or are measured, and functions that they call."""
+    _DEFINITIONS[:] = [_DEFINITIONS[0].repeated() if _DEFINITIONS else Inspection(_definitions)]
+    return _DEFINITIONS[0]
+
+
+def _definitions(look: Inspection) -> dict[str, Any]:
     registry: Any = sys.modules.get("opgauge.ops._core.registry")
     dtypes = getattr(sys.modules.get("opgauge.ops._core.dtype"), "DTYPES", {})
-    found: dict[str, Any] = {f"dtype {name}": repr(info) for name, info in dtypes.items()}
+    found: dict[str, Any] = {f"dtype {name}": look.value(repr, info) for name, info in look.entries(dtypes)}
     judging, used = set[str](), set[str]()
-    for name, op in list(getattr(registry, "_OPS", {}).items()):
-        owner = getattr(getattr(op.bound, "__self__", op), "__dict__", {}).items()
-        found[f"op {name}"] = (*_fields(op), *((key, _identity(item)) for key, item in owner))
+    for name, op in look.entries(getattr(registry, "_OPS", {})):
+        owner = look.entries(getattr(getattr(op.bound, "__self__", op), "__dict__", {}))
+        found[f"op {name}"] = (*_fields(look, op), *((key, id(item)) for key, item in owner))
         judging |= {str(getattr(one, "__module__", "")) for one in (op.reference, op.bound, op.infer)}
-    for key, kernel in list(getattr(registry, "_KERNELS", {}).items()):
-        found[f"kernel {key}"] = (_identity(kernel), kernel.relaxed, *_fields(kernel))
+    for key, kernel in look.entries(getattr(registry, "_KERNELS", {})):
+        found[f"kernel {key}"] = (id(kernel), kernel.relaxed, *_fields(look, kernel))
         used.add(str(getattr(kernel.function, "__module__", "")))
-    for name, module in list(sys.modules.items()):
+    for name, module in look.entries(sys.modules):
         is_judge = name in judging or name.startswith(SHARED)
         if is_judge or name in used or name.startswith(OPS):
-            for key, value in list(vars(module).items()):
+            for key, value in look.entries(vars(module)):
                 if key.startswith("__"):  # torch's compiler adds and removes functions
                     continue
                 if is_judge or type(value) is types.FunctionType:
-                    found[f"{name}.{key}"] = _member(value)
-                if name.startswith(SHARED) and (fields := _fields(value)):
+                    found[f"{name}.{key}"] = _member(look, value)
+                if name.startswith(SHARED) and (fields := _fields(look, value)):
                     found[f"fields of {name}.{key}"] = fields
     return found
 
 
-def _fields(definition: Any) -> tuple[int, ...]:
+def _fields(look: Inspection, definition: Any) -> tuple[int, ...]:
     """Identities of the fields of an op or a kernel."""
     kind: Any = type(definition)
     get = _getter(kind)
-    return () if get is None else _identities(get(definition))
+    return () if get is None else tuple(map(id, look.parts(get, definition)))
 
 
 @cache
@@ -158,102 +154,120 @@ def _is_found(name: str) -> bool:
     return False
 
 
-def code() -> dict[str, Any]:
+def code() -> Inspection:
     """Functions of the harness, of clocks and of the checks: name, object and code."""
-    found: dict[str, Any] = {}
-    _SEEN.clear()
-    for name, module in _used_modules().items():
-        for key, value in list(vars(module).items()):
-            # old code sets np.bool to bool: no check uses NumPy's scalar types by name
-            is_scalar = name not in STANDARD and isinstance(value, type) and issubclass(value, SCALARS)
-            if callable(value) and not is_scalar and "hook" not in key:
-                found[f"{name}.{key}"] = _code_of(value)
-                if isinstance(value, type) and name in STANDARD:
-                    found |= _methods(f"{name}.{key}", value)
-    found |= dict(_loops())
+    _CODE[:] = [_CODE[0].repeated() if _CODE else Inspection(_code)]
+    return _CODE[0]
+
+
+def _code(look: Inspection) -> dict[str, Any]:
+    modules = {name: one for name, one in look.entries(sys.modules) if isinstance(one, types.ModuleType)}
+    found = _library_code(look, modules) | dict(_loops(look))
     for kind in (np.float16, np.float32, np.float64):
-        limits = np.finfo(kind)
-        found[f"limits of {kind.__name__}"] = tuple(float(getattr(limits, name)) for name in LIMITS)
-    found |= device_code()
-    for name, module in list(sys.modules.items()):
-        if name.startswith(HARNESS) and isinstance(module, types.ModuleType):
-            for key, value in list(vars(module).items()):
+        found[f"limits of {kind.__name__}"] = look.value(_limits, kind)
+    found |= _device_code(look)
+    for name, module in modules.items():
+        if name.startswith(HARNESS):
+            for key, value in look.entries(vars(module)):
                 if not key.startswith("__"):
-                    found |= _parts(f"{name}.{key}", value, name)
+                    found |= _parts(look, f"{name}.{key}", value, name)
     return found
 
 
-def _used_modules() -> dict[str, types.ModuleType]:
-    """Modules by whose names the harness calls functions, and those that NumPy's functions consist of."""
-    names = [name for name in list(sys.modules) if name in STANDARD or name == "numpy" or name.startswith(NUMPY)]
-    found = {name: sys.modules.get(name) for name in names}
-    return {name: module for name, module in found.items() if isinstance(module, types.ModuleType)}
+def _library_code(look: Inspection, modules: Mapping[str, types.ModuleType]) -> dict[str, Any]:
+    """Functions of modules by whose names the harness calls them, and those that NumPy's functions consist of."""
+    found: dict[str, Any] = {}
+    for name, module in modules.items():
+        if name in STANDARD or name == "numpy" or name.startswith(NUMPY):
+            for key, value in look.entries(vars(module)):
+                # old code sets np.bool to bool: no check uses NumPy's scalar types by name
+                is_scalar = name not in STANDARD and isinstance(value, type) and issubclass(value, SCALARS)
+                if callable(value) and not is_scalar and "hook" not in key:
+                    found[f"{name}.{key}"] = _code_of(look, value)
+                    if isinstance(value, type) and name in STANDARD:
+                        found |= _methods(look, f"{name}.{key}", value)
+    return found
 
 
-def _code_of(value: Any) -> tuple[int, ...]:
+def _limits(kind: type) -> tuple[float, ...]:
+    limits = np.finfo(kind)
+    return tuple(float(getattr(limits, name)) for name in LIMITS)
+
+
+def _code_of(look: Inspection, value: Any) -> tuple[int, ...]:
     """A callable's identity and its code: the address of a function in C, or that of Python and its default values.
 
     NumPy wraps its functions in objects that call them.
     """
     function = getattr(value, "_implementation", value)
     if type(function) is types.BuiltinFunctionType and IS_CPYTHON:
-        definition = ctypes.c_void_p.from_address(id(function) + object.__basicsize__).value or 0
-        return _identity(value), ctypes.c_void_p.from_address(definition + ctypes.sizeof(ctypes.c_void_p)).value or 0
+        definition = _word(look, id(function) + object.__basicsize__)
+        return id(value), _word(look, definition + ctypes.sizeof(ctypes.c_void_p))
     if not isinstance(function, types.FunctionType):
-        return (_identity(value),)
-    return _identities((value, function.__code__, function.__defaults__, function.__kwdefaults__))
+        return (id(value),)
+    return (id(value), *map(id, look.parts(FUNCTION, function)))
 
 
-def _loops() -> Iterator[tuple[str, tuple[int, ...]]]:
+def _word(look: Inspection, address: int) -> int:
+    """The address that lies at another one."""
+    return int(look.value(WORD, ctypes.c_size_t.from_address(address)))
+
+
+def _loops(look: Inspection) -> Iterator[tuple[str, bytes]]:
     """Addresses of the loops that functions of NumPy run, by dtypes: code in C can replace them."""
-    for name, function in list(vars(np).items()) if IS_CPYTHON else ():
+    for name, function in look.entries(vars(np)) if IS_CPYTHON else ():
         if type(function) is np.ufunc:
-            table = ctypes.c_void_p.from_address(id(function) + LOOPS_AT).value
-            loops = (ctypes.c_size_t * function.ntypes).from_address(table) if table else ()
-            yield f"loops of numpy.{name}", tuple(loops)
+            table = _word(look, id(function) + LOOPS_AT)
+            loops = (ctypes.c_size_t * function.ntypes).from_address(table) if table else b""
+            yield f"loops of numpy.{name}", look.value(bytes, loops)
 
 
-def _methods(name: str, kind: type) -> dict[str, Any]:
+def _methods(look: Inspection, name: str, kind: type) -> dict[str, Any]:
     """Functions of a class by name."""
-    return {f"{name}.{key}": _code_of(one) for key, one in list(vars(kind).items()) if isinstance(one, FUNCTIONS)}
+    functions = [(key, one) for key, one in look.entries(vars(kind)) if isinstance(one, FUNCTIONS)]
+    return {f"{name}.{key}": _code_of(look, one) for key, one in functions}
 
 
-def device_code() -> dict[str, Any]:
+def _device_code(look: Inspection) -> dict[str, Any]:
     """Functions and methods of libraries by which outputs are read, calls timed and kernels run; parts of timers."""
     found: dict[str, Any] = {}
     for name in LIBRARIES & sys.modules.keys():
-        for key, value in list(vars(sys.modules[name]).items()):
+        for key, value in look.entries(vars(sys.modules[name])):
             if callable(value) and not (isinstance(value, type) and issubclass(value, SCALARS)):
                 # torch's compiler replaces functions of torch by its own
-                is_own = isinstance(value, types.FunctionType) and not _is_foreign(value, name)
-                found[f"{name}.{key}"] = OWN if is_own else _identity(value)
+                is_own = isinstance(value, types.FunctionType) and not _is_foreign(look, value, name)
+                found[f"{name}.{key}"] = OWN if is_own else id(value)
     for owner, names in METHODS.items():
-        watched = _find(owner)
-        chosen = names or {key for kind in getattr(watched, "__mro__", ()) for key in vars(kind)}
-        values = {f"{owner}.{key}": _raw(watched, key) for key in chosen if watched is not None}
-        found |= {name: _identity(value) for name, value in values.items()}
-        found |= {f"{FOREIGN}{name}": True for name, value in values.items() if _is_foreign(value, owner)}
-    timer = _find(f"{HARNESS}measure.cuda.CudaTimer")
-    for number, one in enumerate(getattr(timer, "made", ())):
-        found |= {f"timer {number}'s {key}": _identity(value) for key, value in vars(one).items() if "torch" not in key}
+        watched = _find(look, owner)
+        if watched is None:
+            continue
+        kinds = [dict(look.entries(vars(kind))) for kind in getattr(watched, "__mro__", (watched,))]
+        for key in names or {key for kind in kinds for key in kind}:
+            value = next((kind[key] for kind in kinds if key in kind), None)  # as stored, not bound to the class
+            found[f"{owner}.{key}"] = id(value)
+            if _is_foreign(look, value, owner):
+                found[f"{FOREIGN}{owner}.{key}"] = True
+    timer = _find(look, f"{HARNESS}measure.cuda.CudaTimer")
+    for number, one in enumerate(look.parts(tuple, getattr(timer, "made", ()))):
+        parts = look.entries(vars(one))
+        found |= {f"timer {number}'s {key}": id(value) for key, value in parts if "torch" not in key}
     return found
 
 
-def _is_foreign(value: Any, owner: str) -> bool:
+def _is_foreign(look: Inspection, value: Any, owner: str) -> bool:
     """Whether a function of Python lies outside the library that it is found in."""
     folder = f"/{owner.partition('.')[0]}/"
-    return isinstance(value, types.FunctionType) and folder not in value.__code__.co_filename.replace("\\", "/")
+    return isinstance(value, types.FunctionType) and folder not in look.parts(FUNCTION, value)[0].co_filename.replace(
+        "\\", "/"
+    )
 
 
-def _raw(owner: Any, key: str) -> Any:
-    """An attribute of a module, or of a class as it is stored there: not bound to the class."""
-    return next((vars(kind)[key] for kind in getattr(owner, "__mro__", (owner,)) if key in vars(kind)), None)
-
-
-def _find(name: str) -> Any:
+def _find(look: Inspection, name: str) -> Any:
     """An object of a loaded module by its full name; None without one."""
     module, _, key = name.rpartition(".")
-    return sys.modules.get(name) or getattr(sys.modules.get(module), key, None)
+    if name in sys.modules:
+        return sys.modules[name]
+    return dict(look.entries(vars(sys.modules[module]))).get(key) if module in sys.modules else None
 
 
 METHODS: Mapping[str, tuple[str, ...]] = {
@@ -273,39 +287,41 @@ METHODS: Mapping[str, tuple[str, ...]] = {
 """Classes of which all methods are watched, or modules and classes of which some functions are."""
 
 
-def _parts(name: str, value: Any, module: str) -> dict[str, Any]:
+def _parts(look: Inspection, name: str, value: Any, module: str) -> dict[str, Any]:
     """A function, constant, table, or methods and properties of a module, by name; new entries are new names."""
     match value:
         case types.FunctionType():
-            return {name: (*_code_of(value), *map(_content, value.__closure__ or ()))}
+            shared = [id(one) for cell in value.__closure__ or () for one in look.parts(_contents, cell)]
+            return {name: (*_code_of(look, value), *shared)}
         case float() | int() | str() | tuple():
             return {name: value}
         case dict():
-            return {f"{name}[{key!r}]": _identity(item) for key, item in list(value.items()) if isinstance(key, str)}
+            return {f"{name}[{key!r}]": id(item) for key, item in look.entries(value) if isinstance(key, str)}
         case type() if value.__module__ == module:
-            return {f"{name}.{key}": _member(item) for key, item in list(vars(value).items())}
-    return {name: _identity(value)} if callable(value) else {}
+            return {f"{name}.{key}": _member(look, item) for key, item in look.entries(vars(value))}
+    return {name: id(value)} if callable(value) else {}
 
 
-def _member(value: Any) -> Any:
+def _member(look: Inspection, value: Any) -> Any:
     """A constant of a class or module, or what identifies a function or property; None of other members."""
     kind = type(value)
     if kind is types.FunctionType:
-        return _identities((value, value.__code__, value.__defaults__))
+        return _code_of(look, value)
     if kind in CONSTANTS:
         return value
-    return _identity(value) if kind is tuple or hasattr(kind, "__get__") else None
+    return id(value) if kind is tuple or hasattr(kind, "__get__") else None
 
 
-def _content(cell: types.CellType) -> int:
-    """Identity of the value of a variable that a function shares with the one around it; 0 without a value."""
+def _contents(cell: types.CellType) -> tuple[Any, ...]:
+    """The value of a variable that a function shares with the one around it; empty without a value."""
     with suppress(ValueError):
-        return _identity(cell.cell_contents)
-    return 0
+        return (cell.cell_contents,)
+    return ()
 
 
-def changed_code(old: Mapping[str, Any], new: Mapping[str, Any]) -> str:
+def changed_code(old: Inspection, new: Inspection) -> str:
     """Names of functions, ops or kernels that differ; new ones may be imported or registered."""
-    names = [name for name, value in old.items() if new.get(name) != value]
-    names += [name.removeprefix(FOREIGN) for name in new.keys() - old.keys() if name.startswith(FOREIGN)]
+    names = [name for name, value in old.found.items() if new.found.get(name) != value]
+    strange = [name for name in new.found.keys() - old.found.keys() if name.startswith(FOREIGN)]
+    names += [name.removeprefix(FOREIGN) for name in strange]
     return f"replaced {', '.join(dict.fromkeys(names[:3]))}" if names else ""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import suppress
+from functools import lru_cache
 from pathlib import Path
 from typing import NamedTuple
 
@@ -30,4 +31,9 @@ def mapped_ranges(*, only_code: bool = False) -> Iterator[MappedRange]:
                 continue
             addresses, permissions, *_ = fields = line.split(maxsplit=5)
             first, last = (int(one, 16) for one in addresses.split("-"))
-            yield MappedRange(first, last, permissions.startswith("r"), Path(*fields[5:]))
+            yield MappedRange(first, last, permissions.startswith("r"), _path(*fields[5:]))
+
+
+@lru_cache(maxsize=1024)
+def _path(*name: str) -> Path:
+    return Path(*name)

@@ -31,6 +31,7 @@ from opgauge.harness.worker.environment_variables import (
     environment,
     put_back_environment,
 )
+from opgauge.harness.worker.inspection import Inspection
 from opgauge.harness.worker.library_settings import (
     blas_threads,
     numba_threads,
@@ -78,7 +79,7 @@ class ProcessState:
     torch_state: Mapping[str, Any] | None
     blas_threads: tuple[tuple[str, int], ...]
     rounding: tuple[float, ...]
-    code: Mapping[str, Any]
+    code: Inspection
     children: frozenset[int]
     hooks: tuple[int, ...]
     priority: int
@@ -89,7 +90,7 @@ class ProcessState:
     locale: str
     scheduling: int
     modules: Mapping[str, int]
-    definitions: Mapping[str, Any]
+    definitions: Inspection
     settings: Mapping[str, Any]
     device: Mapping[str, Any]
     restrictions: Mapping[str, str]
