@@ -97,7 +97,7 @@ class Audit:
     def before(self) -> Place:
         """Change inputs and poison outputs; not timed. Returns a poisoned place."""
         sampled_s = self._sampled_s
-        self.change(
+        self._change_now(
             whole=self.is_small or self._whole.has_room(sampled_s),
             fresh=self._fresh.has_room(sampled_s) and (not self.fresh or bool(self.rng.random() < 1 / 2)),
         )
@@ -107,6 +107,10 @@ class Audit:
 
     def change(self, *, whole: bool, fresh: bool) -> None:
         """Change inputs, to fresh values if wanted and possible, and poison outputs or parts of them."""
+        self._change_now(whole=whole, fresh=fresh)
+        self._called = Clocks.now()
+
+    def _change_now(self, *, whole: bool, fresh: bool) -> None:
         begun = perf_counter()
         self.threads.rest()
         values = self.changes.freshen(everything=whole) if fresh and self.can_freshen else None
@@ -124,7 +128,6 @@ class Audit:
         self.threads.resume()
         self._ended = perf_counter()
         self._started = self._ended - begun
-        self._called = Clocks.now()
 
     def after(
         self, returned: Any, seen: tuple[int, Any] | None = None, *, judged: bool = True, surely: bool = False

@@ -44,11 +44,12 @@ def draw_place(arrays: Mapping[str, Any], probes: Mapping[str, Array], rng: np.r
     names = [name for name, places in probes.items() if len(places)]
     if not names:
         return NOWHERE
-    name = names[int(rng.integers(len(names)))]
+    which, part, byte, is_last, element = rng.random(5).tolist()
+    name = names[int(which * len(names))]
     array, places = arrays[name], probes[name]
-    at = int(places[int(rng.integers(len(places)))]) * array.itemsize + int(rng.integers(array.itemsize))
+    at = int(places[int(part * len(places))]) * array.itemsize + int(byte * array.itemsize)
     size = arrays[names[0]].size
-    element = size - 1 if rng.random() < 1 / 2 else int(rng.integers(size))
+    element = size - 1 if is_last < 1 / 2 else int(element * size)
     return Place(memoryview(array.reshape(-1).view(np.uint8)), at, element)
 
 
