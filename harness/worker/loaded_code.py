@@ -70,7 +70,7 @@ def hooks() -> tuple[Any, ...]:
     """Hooks that the interpreter calls beside running code."""
     monitoring = getattr(sys, "monitoring", None)
     tools = () if monitoring is None else tuple(monitoring.get_tool(number) for number in range(6))
-    return (*tracers(), id(sys.excepthook), *tools)
+    return (*tracers(), *map(id, (sys.excepthook, sys.unraisablehook, threading.excepthook)), *tools)
 
 
 def tracers() -> tuple[int, ...]:

@@ -179,6 +179,19 @@ def _put_back_mask(old: Collection[signal.Signals]) -> None:
     signal.pthread_sigmask(signal.SIG_SETMASK, old)
 
 
+def _wakeup_descriptor() -> int:
+    """The descriptor to which the interpreter writes the number of each signal; -1 for none, and in other threads.
+
+    The function that sets it returns the last value.
+    """
+    found = -1
+    with suppress(ValueError, OSError):
+        found = signal.set_wakeup_fd(-1)
+        if found >= 0:
+            signal.set_wakeup_fd(found)
+    return found
+
+
 def _within(values: list[str], chosen: list[str]) -> list[str]:
     return [one for one in values if one in chosen]
 
@@ -207,6 +220,7 @@ SETTINGS: Mapping[str, ProcessSetting] = {
     "the tracing of allocations": ProcessSetting(tracemalloc.is_tracing, _put_back_tracing),
     "debugging of the garbage collector": ProcessSetting(gc.get_debug, gc.set_debug),
     "blocked signals": ProcessSetting(lambda: signal.pthread_sigmask(signal.SIG_BLOCK, ()), _put_back_mask),
+    "the descriptor of signals": ProcessSetting(_wakeup_descriptor, signal.set_wakeup_fd),
     "NumPy's use of large pages": ProcessSetting(_numpys_large_pages, _ask_for_large_pages),
     "NumPy's allocator": ProcessSetting(_numpys_allocator, _put_back_allocator),
     "Numba's options": ProcessSetting(_numba_settings, _put_back_numba),

@@ -17,6 +17,10 @@ from opgauge.harness.worker.process_settings import c_library
 
 ACTION_BYTES, ADDRESS_BYTES = 256, ctypes.sizeof(ctypes.c_void_p)
 """Bytes that hold the C library's `struct sigaction`, and of the address with which it begins."""
+MASK_BYTES, FLAGS_AT, FLAGS_BYTES = 8, ADDRESS_BYTES + 128, 4
+"""Bytes of the signals that are blocked meanwhile, after the address; place of the flags, and their bytes."""
+RESTORER = 0x04000000
+"""Flag that the C library adds to each action that it sets."""
 COMPILERS = frozenset(("triton", "torch", "llvmlite", "numba", "jaxlib", "cupy", "nvidia", "tensorflow"))
 """Packages with compilers whose libraries may handle signals."""
 
@@ -25,12 +29,13 @@ COMPILERS = frozenset(("triton", "torch", "llvmlite", "numba", "jaxlib", "cupy",
 class Handler:
     """The interpreter's handler of a signal, and the system's.
 
-    address: of the system's handler. action: the system's action, whose unused bytes differ from reading to reading;
-    empty where it cannot be read.
+    address: of the system's handler. options: signals that it blocks, and flags. action: the system's action, whose
+    unused bytes differ from reading to reading; empty where it cannot be read.
     """
 
     function: Any
     address: bytes
+    options: tuple[bytes, int]
     action: bytes = field(compare=False)
 
 
@@ -39,7 +44,9 @@ def signal_handlers() -> dict[int, Handler]:
     found = {}
     for number in signal.valid_signals():
         action = _action(number)
-        found[int(number)] = Handler(signal.getsignal(number), action[:ADDRESS_BYTES], action)
+        mask = action[ADDRESS_BYTES : ADDRESS_BYTES + MASK_BYTES]
+        flags = int.from_bytes(action[FLAGS_AT : FLAGS_AT + FLAGS_BYTES], sys.byteorder) & ~RESTORER
+        found[int(number)] = Handler(signal.getsignal(number), action[:ADDRESS_BYTES], (mask, flags), action)
     return found
 
 
@@ -50,7 +57,11 @@ def changed_handlers(old: Mapping[int, Handler], new: Mapping[int, Handler]) -> 
     """
     changed = [number for number, one in new.items() if one != old[number]]
     if all(one.function == old[number].function for number, one in new.items()):
-        changed = [number for number in changed if not _is_known(_file_of(new[number].address))]
+        changed = [
+            number
+            for number in changed
+            if new[number].address == old[number].address or not _is_known(_file_of(new[number].address))
+        ]
     names = {int(one): one.name for one in signal.Signals}
     listed = ", ".join(names.get(number, str(number)) for number in changed)
     return f"changed signal handlers: {listed}" if changed else ""

@@ -31,6 +31,7 @@ from opgauge.harness.worker.environment_variables import (
     environment,
     put_back_environment,
 )
+from opgauge.harness.worker.import_hooks import changed_import_hooks, import_hooks
 from opgauge.harness.worker.inspection import Inspection
 from opgauge.harness.worker.library_settings import (
     blas_threads,
@@ -82,6 +83,7 @@ class ProcessState:
     code: Inspection
     children: frozenset[int]
     hooks: tuple[int, ...]
+    import_hooks: tuple[Any, ...]
     priority: int
     limits: tuple[tuple[int, int], ...]
     callbacks: tuple[int, ...]
@@ -120,6 +122,7 @@ def observe() -> ProcessState:
         code=code(),
         children=child_processes(),
         hooks=hooks(),
+        import_hooks=import_hooks(),
         priority=os.getpriority(os.PRIO_PROCESS, 0),
         limits=_limits(),
         callbacks=_callbacks(),
@@ -292,6 +295,7 @@ _REPAIRS: dict[str, tuple[_Text, Callable[[Any], Any] | None]] = {
     "code": (changed_code, None),
     "children": (changed_children, None),
     "hooks": ("replaced a hook of the interpreter", None),
+    "import_hooks": (changed_import_hooks, None),
     "priority": ("changed the process' priority", None),
     "limits": ("changed limits of the process' resources", None),
     "callbacks": ("changed callbacks of the garbage collector", None),

@@ -5,8 +5,11 @@ from __future__ import annotations
 import ctypes
 import mmap
 import os
+import signal
 import sys
+import threading
 import time
+from functools import cache
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -116,6 +119,52 @@ def leave_its_namespace(_: Arrays, __: Arrays) -> None:
     ctypes.CDLL(None).unshare(OWN_MOUNTS)
 
 
+def wake_by_signals(_: Arrays, __: Arrays) -> None:
+    """The interpreter writes to a file with each signal."""
+    signal.set_wakeup_fd(_sink())
+
+
+@cache
+def _sink() -> int:
+    return os.open(os.devnull, os.O_WRONLY | os.O_NONBLOCK)
+
+
+def act_on_failed_finalizers(_: Arrays, __: Arrays) -> None:
+    """Later errors of finalizers run code of this kernel."""
+    sys.unraisablehook = _do_nothing
+
+
+def act_on_failed_threads(_: Arrays, __: Arrays) -> None:
+    """Later errors of threads run code of this kernel."""
+    threading.excepthook = _do_nothing
+
+
+def _do_nothing(_: Any) -> None:
+    """The hook."""
+
+
+def restart_interrupted_calls(_: Arrays, __: Arrays) -> None:
+    """The handler is the same; calls of the system go on after it, and end with an error no more."""
+    signal.siginterrupt(signal.SIGINT, False)
+
+
+class Finder:
+    """Could find other modules than those of later kernels."""
+
+    @staticmethod
+    def find_spec(*_: Any) -> None:
+        """Finds none."""
+
+
+def find_modules_first(_: Arrays, __: Arrays) -> None:
+    if Finder not in sys.meta_path:
+        sys.meta_path.insert(0, Finder)
+
+
+def find_modules_of_a_folder(_: Arrays, __: Arrays) -> None:
+    sys.path_importer_cache["/nowhere"] = Finder
+
+
 def _in_a_row(least: int, *, looks: bool) -> Any:
     """Works in the first calls in a row, more than are made beside the samples, and skips the rest.
 
@@ -215,5 +264,17 @@ for _act in (
     misbehaves("touching timer or checker", _act.__name__, _act)
 PRIVILEGED = (lock_memory, scatter_memory, renounce_a_capability, leave_its_namespace) if os.geteuid() == 0 else ()
 """Acts that containers or the system may refuse to others."""
-for _act in (read_files_last, die_first, outlive_its_parent, load_all_symbols, *PRIVILEGED):
+for _act in (
+    read_files_last,
+    die_first,
+    outlive_its_parent,
+    load_all_symbols,
+    wake_by_signals,
+    act_on_failed_finalizers,
+    act_on_failed_threads,
+    restart_interrupted_calls,
+    find_modules_first,
+    find_modules_of_a_folder,
+    *PRIVILEGED,
+):
     misbehaves("state left behind", _act.__name__, _act)
