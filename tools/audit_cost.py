@@ -37,6 +37,8 @@ WORKER = "opgauge.harness.worker."
 TIMED = {
     "bench:Bench.run": "other",
     "interleave:interleave": "other",
+    "bench:observe": "state before and after a trial",
+    "damage:restore": "state before and after a trial",
     "bench:find_variation": "finding a variation",
     "held:check_emphasis": "emphasized inputs",
     "bench:Audit.before": "change and poison before a sample",

@@ -20,6 +20,8 @@ END = object()
 class Inspection:
     """Objects that were read, and `found`: a description of what they consist of, by name.
 
+    tables: mappings that may grow, by name. Another inspection reads their entries, so that this one can be repeated.
+
     It owns all that it found, so no other object gets the same identity while the inspection exists.
     """
 
@@ -30,6 +32,7 @@ class Inspection:
         self._evaluated: dict[Callable[[Any], Any], list[Any]] = defaultdict(list)
         self._values: dict[Callable[[Any], Any], list[Any]] = defaultdict(list)
         self._entries: dict[int, list[tuple[Any, Any]]] = {}
+        self.tables: dict[str, Mapping[Any, Any]] = {}
         self.found = describe(self)
 
     def __eq__(self, other: object) -> bool:

@@ -50,7 +50,7 @@ LIBRARIES = frozenset(("cupy", "cupy.cuda", "torch", "torch.nn.functional", "num
 """Modules of which all functions are watched."""
 LIMITS = ("eps", "max", "smallest_subnormal", "tiny")
 """Properties of a dtype that bounds of errors depend on."""
-_CODE, _DEFINITIONS = list[Inspection](), list[Inspection]()
+_CODE, _TABLES, _DEFINITIONS = list[Inspection](), list[Inspection](), list[Inspection]()
 """The last inspections; lists, since an inspection does not read those."""
 FUNCTION, WORD = attrgetter("__code__", "__defaults__", "__kwdefaults__"), attrgetter("value")
 """Parts of a function that decide what it does, and the number in a place of memory."""
@@ -84,11 +84,12 @@ def keeping_code() -> Iterator[None]:
 
     Handlers of signals are put back: with a timer they could compute between a call and the check of its outputs.
     """
-    before, traced, handlers = code(), tracers(), signal_handlers()
+    before, known, traced, handlers = code(), tables(), tracers(), signal_handlers()
     yield
     if changed_handlers(handlers, signal_handlers()):
         put_back_handlers(handlers)
-    changed = changed_code(before, code()) or ("installed a tracer" if tracers() != traced else "")
+    changed = changed_code(before, code()) or changed_code(known, tables())
+    changed = changed or ("installed a tracer" if tracers() != traced else "")
     if changed:
         msg = f"importing its ops {changed}"
         raise TreeError(msg)
@@ -158,6 +159,19 @@ def code() -> Inspection:
     """Functions of the harness, of clocks and of the checks: name, object and code."""
     _CODE[:] = [_CODE[0].repeated() if _CODE else Inspection(_code)]
     return _CODE[0]
+
+
+def tables() -> Inspection:
+    """Entries of the harness's tables that have a text as their key. `code` has been called before, and finds these."""
+    given = [look for look in _TABLES if look.tables is _CODE[0].tables]
+    _TABLES[:] = [given[0].repeated() if given else Inspection(_tables)]
+    return _TABLES[0]
+
+
+def _tables(look: Inspection) -> dict[str, Any]:
+    look.tables = _CODE[0].tables
+    entries = ((name, *entry) for name, table in look.tables.items() for entry in look.entries(table))
+    return {f"{name}[{key!r}]": id(item) for name, key, item in entries if isinstance(key, str)}
 
 
 def _code(look: Inspection) -> dict[str, Any]:
@@ -296,7 +310,8 @@ def _parts(look: Inspection, name: str, value: Any, module: str) -> dict[str, An
         case float() | int() | str() | tuple():
             return {name: value}
         case dict():
-            return {f"{name}[{key!r}]": id(item) for key, item in look.entries(value) if isinstance(key, str)}
+            look.tables[name] = value
+            return {name: id(value)}
         case type() if value.__module__ == module:
             return {f"{name}.{key}": _member(look, item) for key, item in look.entries(vars(value))}
     return {name: id(value)} if callable(value) else {}

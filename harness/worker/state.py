@@ -45,6 +45,7 @@ from opgauge.harness.worker.loaded_code import (
     code,
     definitions,
     hooks,
+    tables,
 )
 from opgauge.harness.worker.native_code import changed_native_code, false_clocks, native_hooks, written_code
 from opgauge.harness.worker.process_settings import (
@@ -81,6 +82,7 @@ class ProcessState:
     blas_threads: tuple[tuple[str, int], ...]
     rounding: tuple[float, ...]
     code: Inspection
+    tables: Inspection
     children: frozenset[int]
     hooks: tuple[int, ...]
     import_hooks: tuple[Any, ...]
@@ -120,6 +122,7 @@ def observe() -> ProcessState:
         blas_threads=blas_threads(),
         rounding=_rounding(),
         code=code(),
+        tables=tables(),
         children=child_processes(),
         hooks=hooks(),
         import_hooks=import_hooks(),
@@ -293,6 +296,7 @@ _REPAIRS: dict[str, tuple[_Text, Callable[[Any], Any] | None]] = {
     ),
     "rounding": ("changed the rounding mode or flushes subnormal numbers to zero", _put_back_rounding),
     "code": (changed_code, None),
+    "tables": (changed_code, None),
     "children": (changed_children, None),
     "hooks": ("replaced a hook of the interpreter", None),
     "import_hooks": (changed_import_hooks, None),

@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from opgauge.harness.worker import loaded_code
+from opgauge.harness.worker import loaded_code, variation
 from opgauge.harness.worker.inspection import Inspection
-from opgauge.harness.worker.loaded_code import code, definitions
+from opgauge.harness.worker.loaded_code import changed_code, code, definitions, tables
 
 
 class Parts:
@@ -117,3 +117,17 @@ def test_code_of_the_process_is_read_once(inspect: Callable[[], Inspection], mon
     after = inspect()
     assert after.found[name] != before.found[name]
     assert after.found.keys() == before.found.keys()
+
+
+def test_a_table_of_the_harness_may_grow_and_its_entries_may_not_change(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Caches get entries; only the tables are read again then."""
+    table: dict[str, object] = {"first": object()}
+    monkeypatch.setattr(variation, "_FOUND", table)
+    before, known = code(), tables()
+    table["second"] = object()
+    assert code() is before
+    grown = tables()
+    assert not changed_code(known, grown)
+    table["second"] = object()
+    assert changed_code(grown, tables()) == "replaced opgauge.harness.worker.variation._FOUND['second']"
+    assert code() is before
