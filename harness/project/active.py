@@ -8,18 +8,18 @@ from typing import NamedTuple
 import opgauge
 from opgauge.harness.project.configuration import Project, find_project, read_project
 from opgauge.harness.project.loading import build as build_tree
-from opgauge.harness.project.loading import lend_hooks, load_ops, project_at
+from opgauge.harness.project.loading import lend_hooks, load_ops, place, project_at
 
 
 class _Active:
     """State of the choice.
 
-    project: None if nothing is configured. is_loaded: whether its ops are imported. is_builtin: whether the shipped ops
-    were requested.
+    project: None if nothing is configured. tree: the checkout whose ops are imported; None before. is_builtin: whether
+    the shipped ops were requested.
     """
 
     project: Project | None = None
-    is_loaded: bool = False
+    tree: Path | None = None
     is_builtin: bool = False
 
 
@@ -51,7 +51,7 @@ def choose(choice: ProjectChoice = ProjectChoice(), start: Path | None = None) -
 
 def use(project: Project | None) -> Project | None:
     """Make `project` this process's own, and return it."""
-    _Active.project, _Active.is_loaded = project, False
+    _Active.project, _Active.tree = project, None
     opgauge.shipped_ops = project is None or project.builtin or project.is_library
     return project
 
@@ -70,10 +70,15 @@ def measured() -> Project | None:
 def load(tree: Path | None = None) -> None:
     """Import the ops of the active project, once; from another checkout of it if `tree` is given."""
     project = measured()
-    if project is None or _Active.is_loaded:
+    if project is None or _Active.tree is not None:
         return
     load_ops(project, tree)
-    _Active.is_loaded = True
+    _Active.tree = project.tree if tree is None else tree.resolve()
+
+
+def code_place(error: BaseException) -> str:
+    """The innermost line of the imported project that an error passed through, as a suffix of its message."""
+    return "" if _Active.tree is None else place(error, _Active.tree)
 
 
 def is_unconfigured() -> bool:

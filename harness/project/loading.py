@@ -68,7 +68,7 @@ def load_ops(project: Project, tree: Path | None = None) -> list[str]:
         try:
             module = _import(configured, project, where, entry)
         except (Exception, SystemExit) as error:  # a script that ends must not end this process with its code
-            why = f"{type(error).__name__}: {error}{_place(error, where)}{_absent_submodules(where)}"
+            why = f"{type(error).__name__}: {error}{place(error, where)}{_absent_submodules(where)}"
             msg = f"{entry} cannot be imported: {why}"
             raise TreeError(msg) from error
         if module is not None:
@@ -87,11 +87,15 @@ def _absent_submodules(tree: Path) -> str:
     return f"; not initialized: {', '.join(absent)} (git submodule update --init)" if absent else ""
 
 
-def _place(error: BaseException, tree: Path) -> str:
+def place(error: BaseException, tree: Path) -> str:
     """The innermost line of the project that an error passed through, as a suffix of its message."""
-    frames = traceback.extract_tb(error.__traceback__)
-    inside = [frame for frame in frames if Path(frame.filename).is_relative_to(tree)]
-    return f" ({Path(inside[-1].filename).relative_to(tree)}:{inside[-1].lineno})" if inside else ""
+    files = [(Path(frame.filename), frame.lineno) for frame in traceback.extract_tb(error.__traceback__)]
+    inside = [
+        (file.relative_to(tree), line)
+        for file, line in files
+        if file.is_relative_to(tree) and "site-packages" not in file.relative_to(tree).parts
+    ]
+    return f" ({inside[-1][0]}:{inside[-1][1]})" if inside else ""
 
 
 def build(project: Project, tree: Path) -> None:

@@ -14,9 +14,10 @@ from numpy.lib.array_utils import byte_bounds
 from opgauge.harness.case.case import Case
 from opgauge.harness.counting import counted
 from opgauge.harness.measure import Hooks, Limits, Timed, Timer, UnfinishedError
+from opgauge.harness.project import active
 from opgauge.harness.result.failure import classify
 from opgauge.harness.result.result import Check, Status
-from opgauge.harness.worker.bits import digest, has_bits, in_place, is_array, laziness
+from opgauge.harness.worker.bits import digest, has_bits, in_place, is_array, laziness, typed
 from opgauge.harness.worker.buffers import Buffers, copy_beside
 from opgauge.harness.worker.device_settings import has_strange_context
 from opgauge.harness.worker.inputs import empty_bytes, on_host
@@ -258,7 +259,7 @@ class Attempt:
         given = dict(zip(specs, items, strict=False))
         outputs = {}
         for name, spec in specs.items():
-            array = given.get(name)
+            array = typed(given.get(name), spec.dtype)
             if array is None:
                 array = self.buffers.out.get(name)
             elif not is_array(array):
@@ -298,7 +299,7 @@ def _blamed_on_kernel() -> Iterator[None]:
         raise WrongError(str(error)) from error
     except Exception as error:
         status, reason = classify(error)
-        raise KernelFailedError(status, reason) from error
+        raise KernelFailedError(status, reason + active.code_place(error)) from error
 
 
 def _in_place(name: str, array: Any) -> Any:

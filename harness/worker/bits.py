@@ -30,6 +30,8 @@ PLAIN = {"cupy": ("ndarray",), "torch": ("Tensor", "nn.Parameter")}
 """Classes of arrays of libraries whose classes may have subclasses."""
 TORCH_DEVICES = ("cpu", "cuda")
 """Devices of torch whose tensors have memory; others compute when a tensor is copied to the host."""
+PYTHON_NUMBERS = {int: ("int", "uint", "float", "complex"), float: ("float", "complex"), complex: ("complex",)}
+"""Kinds of dtypes whose arrays keep their dtype when such a number is added."""
 FACTORS = (0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB)
 """Odd numbers that spread bits: Steele, Lea and Flood 2014, Fast Splittable Pseudorandom Number Generators."""
 
@@ -92,6 +94,17 @@ def is_array(value: Any) -> bool:
         return any(kind is attrgetter(name)(sys.modules[root]) for name in PLAIN[root])
     module = sys.modules.get(module_name(kind))
     return root in LIBRARIES and getattr(module, kind.__name__, None) is kind and not _has_foreign_code(kind)
+
+
+def typed(value: Any, dtype: str) -> Any:
+    """A number of Python, as functions of ctypes return, in `dtype` if that has such numbers; others unchanged."""
+    info = dtype_info(dtype)
+    if info.kind not in PYTHON_NUMBERS.get(type(value), ()):
+        return value
+    try:
+        return np.asarray(value, info.numpy)
+    except OverflowError:
+        return value
 
 
 def laziness(array: Any) -> str:

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
+from opgauge.harness.project import active
 from opgauge.harness.result.result import Status
 from opgauge.harness.worker.attempt import KernelFailedError, WrongError
 from opgauge.ops import (
@@ -28,7 +29,8 @@ def fault_fields(error: Exception) -> dict[str, Any]:
         case WrongError():
             return {"status": Status.WRONG, "reason": str(error), "check": error.check}
         case ReferenceFailedError():
-            return {"status": Status.ERROR, "reason": f"the reference failed: {error.__cause__!r}"}
+            cause = error.__cause__ or error
+            return {"status": Status.ERROR, "reason": f"the reference failed: {cause!r}{active.code_place(cause)}"}
         case KernelFailedError():
             return {"status": error.status, "reason": str(error)}
         case MemoryError():

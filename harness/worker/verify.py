@@ -68,6 +68,9 @@ def expect(case: Case, inputs: Inputs, *, threads: int | None = None) -> Expecte
         if values[name].shape != spec.shape:
             msg = f"{case.op}: the reference's {name} is {values[name].shape}, the shape rule says {spec.shape}"
             raise ValueError(msg)
+        if values[name].dtype.kind in "fc" and values[name].dtype.itemsize < dtype_info(spec.dtype).numpy.itemsize:
+            msg = f"{case.op}: the reference's {name} is {values[name].dtype}, not {spec.dtype}: do not convert it"
+            raise ValueError(msg)
     return Expected(specs, values, bounds)
 
 

@@ -9,9 +9,11 @@ from pathlib import Path
 import pytest
 
 from opgauge.harness.errors import ConfigurationError, TreeError
+from opgauge.harness.project import active
 from opgauge.harness.project.changes import matches, touched_ops
 from opgauge.harness.project.configuration import Project, find_project, read_project
 from opgauge.harness.project.loading import build, load_ops
+from opgauge.harness.worker.attempt import KernelFailedError, _blamed_on_kernel
 
 
 def configure(folder: Path, text: str, name: str = "opgauge.toml") -> Path:
@@ -123,6 +125,20 @@ def test_a_failed_import_names_the_line_of_the_project(tmp_path: Path, monkeypat
     (tmp_path / "hook.py").write_text("import unbuilt\n")
     with pytest.raises(TreeError, match=r"ModuleNotFoundError: .* \(unbuilt\.py:2\)$"):
         load_ops(project(tmp_path, 'ops = ["hook.py"]\nbuild = "make"\n'))
+
+
+def test_a_kernels_exception_names_the_line_of_the_project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The innermost line of the project's own files, not of a library in an environment inside the tree."""
+    library = tmp_path / ".venv" / "site-packages" / "library_beside.py"
+    library.parent.mkdir(parents=True)
+    library.write_text("def fail():\n    raise KeyError('SETTING')\n")
+    monkeypatch.setattr(sys, "path", [str(library.parent), *sys.path])
+    (tmp_path / "raising_hook.py").write_text("import library_beside\n\ndef kernel():\n    library_beside.fail()\n")
+    monkeypatch.setattr(active._Active, "project", project(tmp_path, 'ops = ["raising_hook.py"]\n'))
+    monkeypatch.setattr(active._Active, "tree", None)
+    active.load()
+    with pytest.raises(KernelFailedError, match=r"KeyError: 'SETTING' \(raising_hook\.py:4\)$"), _blamed_on_kernel():
+        sys.modules["raising_hook"].kernel()
 
 
 def test_a_hook_that_ends_the_process_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from opgauge.harness.worker.attempt import WrongError, _has_shared_elements
+from opgauge.harness.worker.bits import typed
 from opgauge.harness.worker.returned_arrays import ReturnedArrays
 
 SHAPE = (6, 5)
@@ -78,3 +79,24 @@ def test_an_array_on_the_host_may_be_returned_for_an_output_on_a_gpu() -> None:
 def test_elements_that_share_memory_are_recognized(array: Any, shared: bool) -> None:
     """Views of any order and step have elements of their own."""
     assert _has_shared_elements(array) is shared
+
+
+@pytest.mark.parametrize(
+    ("number", "dtype", "found"),
+    [
+        (1.5, "float32", "float32"),
+        (1.5, "bfloat16", "bfloat16"),
+        (2, "float16", "float16"),
+        (2, "int8", "int8"),
+        (1j, "complex64", "complex64"),
+        (1.5, "int64", None),
+        (300, "int8", None),
+        (1j, "float32", None),
+        (True, "bool", None),
+        (np.float64(1.5), "float32", None),
+    ],
+)
+def test_a_number_of_python_has_the_dtype_of_its_output(number: Any, dtype: str, found: str | None) -> None:
+    """Functions of ctypes return float and int, which have no dtype; a number of NumPy has one."""
+    made = typed(number, dtype)
+    assert made is number if found is None else (made.dtype.name, made) == (found, number)

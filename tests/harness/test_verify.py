@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from math import inf, nan
 from typing import Any
 
@@ -239,3 +240,18 @@ def test_a_reference_of_the_wrong_shape_is_a_fault_of_the_op() -> None:
     case = Case("p_norm", "small", {"x": (2, 3)}, "float32", find_op("p_norm").params())
     found = expect(case, make_inputs(case))
     assert found.values["y"].shape == (2,)
+
+
+def test_a_reference_less_exact_than_its_case_is_a_fault_of_the_op(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rounded to float32, it would call every kernel of a float64 case wrong; a float32 case may have it."""
+    op = find_op("p_norm")
+
+    def reference(*given: Any) -> dict[str, Any]:
+        return {name: value.astype(np.float32) for name, value in op.reference(*given).items()}
+
+    monkeypatch.setattr(verify, "find_op", lambda _: replace(op, reference=reference))
+    case = Case("p_norm", "small", {"x": (2, 3)}, "float32", op.params())
+    assert expect(case, make_inputs(case)).values["y"].dtype == np.float32
+    case = replace(case, dtype="float64")
+    with pytest.raises(ValueError, match="the reference's y is float32, not float64: do not convert it"):
+        expect(case, make_inputs(case))
