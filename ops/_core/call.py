@@ -20,7 +20,7 @@ from opgauge.ops._core.dtype import dtype_info, dtype_name
 from opgauge.ops._core.errors import BackendError, DtypeError, ParameterError, ShapeError
 from opgauge.ops._core.kernel import Kernel
 from opgauge.ops._core.op import Op, Shapes, TensorSpec
-from opgauge.ops._core.registry import find_kernel, find_op
+from opgauge.ops._core.registry import default_implementation, find_kernel, find_op
 from opgauge.ops._core.single_call import single_call
 
 
@@ -33,11 +33,12 @@ class ArrayLocation:
     index: int = 0
 
 
-def call(name: str, *, implementation: str = "optimized", out: Any = None, **arguments: Any) -> Any:
+def call(name: str, *, implementation: str | None = None, out: Any = None, **arguments: Any) -> Any:
     """Run the op `name` on NumPy, CuPy or torch arrays and return its outputs in the same library.
 
     arguments: the op's inputs (arrays) and parameters by name. A parameter that may be a tensor is an input if an array
         is given for it.
+    implementation: by default `optimized`, or the only one of an op without it.
     out: destination: an array, or for several outputs a dict of arrays by name; None allocates.
 
     Returns the output, or a dict by name if there are several. Non-contiguous inputs are copied unless the
@@ -55,7 +56,7 @@ def call(name: str, *, implementation: str = "optimized", out: Any = None, **arg
         dtype = _dtype_of(op, arrays)
         shapes = op.infer({key: tuple(array.shape) for key, array in arrays.items()}, dtype, params)
         _check_inputs(op, arrays, shapes)
-        kernel = find_kernel(name, implementation, location.backend, dtype)
+        kernel = find_kernel(name, implementation or default_implementation(name), location.backend, dtype)
         if not kernel.strided:
             arrays = {key: _contiguous(array) for key, array in arrays.items()}
         given = _check_outputs(shapes, out, location)

@@ -8,6 +8,7 @@ Kernels are found by exact key. A second registration under a key raises and nam
 from __future__ import annotations
 
 import importlib
+import inspect
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 from difflib import get_close_matches
@@ -20,6 +21,7 @@ from opgauge.ops._core.errors import DuplicateError, KernelNotFoundError, OpNotF
 from opgauge.ops._core.kernel import Kernel, KernelKey
 from opgauge.ops._core.op import Op, Params, Shapes
 from opgauge.ops._core.params import with_checked_numbers
+from opgauge.ops._core.source import source_line
 
 _OPS: dict[str, Op] = {}
 _KERNELS: dict[KernelKey, Kernel] = {}
@@ -62,7 +64,7 @@ def kernel(
     names = (backends,) if isinstance(backends, str) else tuple(backends)
 
     def decorate(function: Function) -> Function:
-        path = function.__code__.co_filename
+        path = source_line(function).file
         for backend in names:
             for dtype in dtypes:
                 key = KernelKey(op, implementation, backend, dtype_info(dtype).name)
@@ -88,13 +90,11 @@ def kernel(
 
 
 def register_kernel(kernel: Kernel) -> None:
-    """Register `kernel`; raises DuplicateError, naming both functions, when its key is taken."""
+    """Register `kernel`; raises DuplicateError, naming both places, when its key is taken."""
     taken = _KERNELS.get(kernel.key)
     if taken is not None:
-        msg = (
-            f"kernel {kernel.key} is claimed twice: by {taken.function.__qualname__} in {taken.path} "
-            f"and by {kernel.function.__qualname__} in {kernel.path}"
-        )
+        places = [source_line(inspect.unwrap(one.function)) for one in (taken, kernel)]
+        msg = f"kernel {kernel.key} is claimed twice: at {places[0]} and at {places[1]}"
         raise DuplicateError(msg)
     _KERNELS[kernel.key] = kernel
 
@@ -123,6 +123,18 @@ def find_kernel(op: str, implementation: str, backend: str, dtype: str) -> Kerne
         return _KERNELS[op, implementation, backend, dtype]  # type: ignore[index]
     except KeyError:
         raise _missing(op, implementation, backend, dtype) from None
+
+
+def default_implementation(op: str) -> str:
+    """`optimized`, or the only implementation of an op without it; raises KernelNotFoundError if there are several."""
+    find_op(op)
+    names = sorted({key.implementation for key in _KERNELS if key.op == op})
+    if "optimized" in names or not names:
+        return "optimized"
+    if len(names) > 1:
+        msg = f"{op} has several implementations: choose one by implementation=, of {', '.join(names)}"
+        raise KernelNotFoundError(msg)
+    return names[0]
 
 
 def find_kernel_or_cpu(op: str, implementation: str, backend: str, dtype: str) -> Found:

@@ -14,6 +14,7 @@ from opgauge.ops._core.errors import DefinitionError, ShapeError
 from opgauge.ops._core.kernel import Kernel, KernelKey, param_values
 from opgauge.ops._core.op import Array, Input, Op, Params, Shape, Shapes, TensorSpec, Work, tensor_bytes
 from opgauge.ops._core.registry import register, register_kernel
+from opgauge.ops._core.source import source_line
 from opgauge.ops._function.error_bound import Tolerance, check_tolerance, perturbation_bound, stated_bound
 from opgauge.ops._function.implementation import Implementation
 from opgauge.ops._function.signature import Signature, read_signature
@@ -134,7 +135,7 @@ class FunctionOp:
                             deterministic=deterministic,
                             relaxed=relaxed,
                             note=note or ("in place: the time includes a copy of the input" if mapping else ""),
-                            path=function.__code__.co_filename,
+                            path=source_line(function).file,
                             # JAX may copy its inputs
                             captures_inputs=captures_inputs or arrays == "jax",
                             variant=variant,
@@ -148,7 +149,7 @@ class FunctionOp:
         """Names by the reference's return annotation, if it is a NamedTuple; else `out`."""
         try:
             returned = inspect.get_annotations(self.reference, eval_str=True).get("return")
-        except NameError:
+        except Exception:  # noqa: BLE001  annotations of inputs need not be code
             returned = None
         return tuple(getattr(returned, "_fields", ())) or ("out",)
 
@@ -273,7 +274,10 @@ def op(
     """
 
     def decorate(function: Function) -> FunctionOp:
-        called = name or function.__name__
+        called = name or getattr(function, "__name__", "")
+        if not called:
+            msg = f"the reference {function!r} has no name: give one by name="
+            raise DefinitionError(msg)
         listed = outputs if isinstance(outputs, Mapping) else dict.fromkeys(outputs, "")
         default = tuple(tolerance) if isinstance(tolerance, Mapping) else FLOATS
         settings = FunctionSettings(

@@ -54,6 +54,7 @@ class Implementation:
         def bind(*, out: Mapping[str, Any], **arguments: Any) -> Function:
             return self._bound(arguments, out, arrays)
 
+        bind.__wrapped__ = self.function  # type: ignore[attr-defined]
         return bind
 
     def _check(self) -> None:
@@ -62,7 +63,7 @@ class Implementation:
         wanted = [item.name for item in self.op.inputs] + params
         missing = [name for name in wanted if not self._takes(name)]
         if missing:
-            msg = f"{self.label} does not take {', '.join(missing)}"
+            msg = f"{self.label} does not take {', '.join(missing)}, which it would get by name"
             raise DefinitionError(msg)
         known = {*wanted, "out", "stream"}
         demanded = [
@@ -82,7 +83,8 @@ class Implementation:
                 raise DefinitionError(msg)
 
     def _takes(self, name: str) -> bool:
-        return self._takes_any or name in self._accepted
+        item = self._accepted.get(name)
+        return self._takes_any if item is None else item.kind is not item.POSITIONAL_ONLY
 
     def _bound(self, arguments: dict[str, Any], out: Mapping[str, Any], arrays: str) -> Function:
         given = {item.name: arguments.get(item.name) for item in self.op.inputs}

@@ -1,0 +1,72 @@
+"""Functions and other callables of projects, as references and implementations."""
+
+from __future__ import annotations
+
+from functools import lru_cache, partial
+from typing import Any
+
+import numba
+import numpy as np
+import pytest
+
+import opgauge
+from opgauge.ops import DefinitionError, DuplicateError, KernelNotFoundError, call, find_kernel
+from opgauge.ops._core import registry
+
+
+@pytest.fixture(autouse=True)
+def _own_registry(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ops that a test registers are forgotten after it."""
+    monkeypatch.setattr(registry, "_OPS", dict(registry._OPS))
+    monkeypatch.setattr(registry, "_KERNELS", dict(registry._KERNELS))
+
+
+class CallableObject:
+    """An object that can be called."""
+
+    def __call__(self, x: Any) -> Any:
+        """Twice x."""
+        return x + x
+
+
+@pytest.mark.parametrize(
+    "made", [CallableObject(), partial(lambda k, x: k * x, 2), lru_cache(lambda x: x + x), numba.njit(lambda x: x + x)]
+)
+def test_what_has_no_code_of_python_can_be_an_implementation(made: Any) -> None:
+    """Objects, partial functions and compiled ones are registered from the line that does so."""
+    doubled = opgauge.op(name="doubled", dtypes=("float32",))(made)
+    doubled.implementation("same", device="cpu")(made)
+    kernel = find_kernel("doubled", "same", "cpu", "float32")
+    assert kernel.path == __file__
+    with pytest.raises(DuplicateError, match=r"twice: at .*test_definitions.py:\d+ and at .*test_definitions.py:\d+$"):
+        doubled.implementation("same", device="cpu")(made)
+    with pytest.raises(DefinitionError, match="give one by name="):
+        opgauge.op(CallableObject())
+
+
+def test_arguments_that_take_no_names_are_refused() -> None:
+    """Implementations get their arguments by name: a `/` would fail in the call."""
+    doubled = opgauge.op(name="doubled")(lambda x: x + x)
+    for function in (np.negative, lambda x, /: x + x):
+        with pytest.raises(DefinitionError, match="does not take x, which it would get by name"):
+            doubled.implementation("positional", device="cpu")(function)
+
+
+def test_annotations_need_not_be_code() -> None:
+    """Text beside an input says something to readers alone."""
+
+    def function(x: Any) -> Any:
+        return x
+
+    function.__annotations__["x"] = "two axes"  # as in a module that evaluates annotations
+    assert opgauge.op(function).op.outputs == ("out",)
+
+
+def test_the_only_implementation_is_called() -> None:
+    """A project's op has no `optimized`; of several, one has to be chosen."""
+    doubled = opgauge.op(name="doubled", dtypes=("float32",))(lambda x: 2 * x)
+    doubled.implementation("mine", device="cpu")(lambda x: x + x)
+    assert call("doubled", x=np.ones(2, np.float32)).tolist() == [2, 2]
+    doubled.implementation("other", device="cpu")(lambda x: x + x)
+    with pytest.raises(KernelNotFoundError, match="choose one by implementation=, of mine, other"):
+        call("doubled", x=np.ones(2, np.float32))
