@@ -119,7 +119,7 @@ def failures(row: Row) -> dict[str, str]:
     """Why the result of each judged implementation is invalid, for those that are."""
     results = [(name, row.results[name]) for name in judged(row) if name in row.results]
     return {
-        name: f"{name} is {result.status}: {result.reason}"
+        name: f"{name} {'is wrong' if result.status is Status.WRONG else 'failed'}: {result.reason}"
         for name, result in results
         if result.status not in {Status.OK, Status.UNSUPPORTED}
     }

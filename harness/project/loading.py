@@ -8,6 +8,7 @@ import shutil
 import subprocess
 import sys
 import traceback
+from contextlib import redirect_stdout
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 from types import ModuleType
@@ -66,7 +67,8 @@ def load_ops(project: Project, tree: Path | None = None) -> list[str]:
     loaded = []
     for entry in configured.ops:
         try:
-            module = _import(configured, project, where, entry)
+            with redirect_stdout(sys.stderr):  # standard output may be JSON
+                module = _import(configured, project, where, entry)
         except (Exception, SystemExit) as error:  # a script that ends must not end this process with its code
             why = f"{type(error).__name__}: {error}{place(error, where)}{_absent_submodules(where)}"
             msg = f"{entry} cannot be imported: {why}"

@@ -199,10 +199,11 @@ class LocalExecutor:
         """
         worker = self.ready()
         worker.send(request)
-        reply = worker.receive(monotonic() + (timeout_s or self.timeout_s))
+        limit_s = timeout_s or self.timeout_s
+        reply = worker.receive(monotonic() + limit_s)
         if reply is None:
             self.close()
-            msg = f"{type(request).__name__}: {worker.log() or 'no answer'}"
+            msg = f"{type(request).__name__}: {worker.log() or f'no answer after {limit_s:g} s'}"
             raise WorkerError(msg)
         if isinstance(reply, protocol.InvalidCases):
             raise CaseError(reply.text)

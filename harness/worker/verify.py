@@ -66,7 +66,7 @@ def expect(case: Case, inputs: Inputs, *, threads: int | None = None) -> Expecte
             values, bounds = (_rounded(part) for part in _evaluate(op, wider, case))
     for name, spec in specs.items():
         if values[name].shape != spec.shape:
-            msg = f"{case.op}: the reference's {name} is {values[name].shape}, the shape rule says {spec.shape}"
+            msg = f"{case.op}: the reference's {name} is {values[name].shape}, not {spec.shape} as for other values"
             raise ValueError(msg)
         if values[name].dtype.kind in "fc" and values[name].dtype.itemsize < dtype_info(spec.dtype).numpy.itemsize:
             msg = f"{case.op}: the reference's {name} is {values[name].dtype}, not {spec.dtype}: do not convert it"

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import inspect
+import sys
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import redirect_stdout
 from functools import cache
 from typing import Any, NamedTuple, overload
 
@@ -196,7 +198,8 @@ class FunctionOp:
             listed = [found] if len(self._outputs) == 1 else list(found)
             return {name: TensorSpec(tuple(shape), stated[name]) for name, shape in zip(stated, listed, strict=True)}
         try:
-            traced = trace(lambda arrays: self._complete(arrays, params), shapes, dtypes)
+            with redirect_stdout(sys.stderr):  # standard output may be JSON
+                traced = trace(lambda arrays: self._complete(arrays, params), shapes, dtypes)
         except DefinitionError:
             raise
         except Exception as error:  # a user's function may raise any

@@ -99,6 +99,9 @@ class Implementation:
         if "stream" in self._accepted:
             call["stream"] = _stream(next(iter(out.values()), None), arrays)
         run = self.function(**call) if self.is_prepared else None
+        if self.is_prepared and not callable(run):
+            msg = f"{self.label} has prepare=True and returned no callable but {type(run).__name__}"
+            raise DefinitionError(msg)
         return self._runner(run, call, out, copies, arrays)
 
     def _runner(
@@ -132,6 +135,9 @@ def _as_tuple(returned: Any, names: tuple[str, ...], label: str) -> tuple[Any, .
         msg = f"{label} returned None; it should return the output, or take `out` and fill it"
         raise DefinitionError(msg)
     if isinstance(returned, Mapping):
+        if absent := [name for name in names if name not in returned]:
+            msg = f"{label} returned a mapping without {', '.join(absent)}; it has {', '.join(map(str, returned))}"
+            raise DefinitionError(msg)
         return tuple(returned[name] for name in names)
     return tuple(returned) if isinstance(returned, tuple | list) else (returned,)
 

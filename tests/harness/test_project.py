@@ -127,6 +127,16 @@ def test_a_failed_import_names_the_line_of_the_project(tmp_path: Path, monkeypat
         load_ops(project(tmp_path, 'ops = ["hook.py"]\nbuild = "make"\n'))
 
 
+def test_what_a_hook_prints_goes_to_standard_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Standard output may be JSON."""
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    (tmp_path / "printing_hook.py").write_text("print('loading kernels')\n")
+    load_ops(project(tmp_path, 'ops = ["printing_hook.py"]\n'))
+    assert capsys.readouterr() == ("", "loading kernels\n")
+
+
 def test_a_kernels_exception_names_the_line_of_the_project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The innermost line of the project's own files, not of a library in an environment inside the tree."""
     library = tmp_path / ".venv" / "site-packages" / "library_beside.py"
@@ -196,12 +206,12 @@ def test_an_untracked_hook_reads_the_files_of_each_checkout(tmp_path: Path) -> N
 
 
 def run_python(program: str, *arguments: str) -> list[str]:
-    """Lines that a fresh process prints."""
+    """Lines that the hooks of a fresh process print, which go to standard error."""
     done = subprocess.run(
         [sys.executable, "-P", "-c", program, *arguments], capture_output=True, text=True, check=False, timeout=60
     )
     assert done.returncode == 0, done.stderr
-    return done.stdout.splitlines()
+    return done.stderr.splitlines()
 
 
 def git(folder: Path, *arguments: str) -> None:

@@ -70,3 +70,30 @@ def test_the_only_implementation_is_called() -> None:
     doubled.implementation("other", device="cpu")(lambda x: x + x)
     with pytest.raises(KernelNotFoundError, match="choose one by implementation=, of mine, other"):
         call("doubled", x=np.ones(2, np.float32))
+
+
+@pytest.mark.parametrize(
+    ("returned", "prepare", "said"),
+    [
+        ({"y": 1.0, "z": 2.0}, False, "'faulty' of doubled returned a mapping without out; it has y, z"),
+        (np.ones(2), True, "'faulty' of doubled has prepare=True and returned no callable but ndarray"),
+    ],
+)
+def test_what_an_implementation_may_not_return_is_told(returned: Any, prepare: bool, said: str) -> None:
+    """The error names the implementation, and what it should return."""
+    doubled = opgauge.op(name="doubled", dtypes=("float32",))(lambda x: 2 * x)
+    doubled.implementation("faulty", device="cpu", prepare=prepare)(lambda x: returned)
+    with pytest.raises(DefinitionError, match=said):
+        call("doubled", x=np.ones(2, np.float32))
+
+
+def test_what_a_reference_prints_goes_to_standard_error(capsys: pytest.CaptureFixture[str]) -> None:
+    """It is called to find shapes while a command prints JSON."""
+
+    def function(x: Any) -> Any:
+        print("called")  # noqa: T201
+        return x
+
+    found = opgauge.op(function).op
+    found.infer({"x": (2,)}, "float32", found.params())
+    assert capsys.readouterr() == ("", "called\n")
