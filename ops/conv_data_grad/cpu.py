@@ -7,6 +7,7 @@ images at a time: a product by BLAS, then one fused pass over the result while i
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from math import prod
 from typing import Any
@@ -19,40 +20,21 @@ from opgauge.ops._core.registry import kernel
 from opgauge.ops._cpu.tile import PRODUCT_SPEED, scratch, widened
 from opgauge.ops.conv_data_grad.cpu_amx import amx_ns, by_amx
 from opgauge.ops.conv_data_grad.cpu_classes import classes_of, in_classes
-from opgauge.ops.conv_data_grad.cpu_columns import (
-    FEW_PIXELS,
-    Tensors,
-    are_rows,
-    by_columns,
-    is_strided_pixels,
-    share_products,
-)
-from opgauge.ops.conv_data_grad.cpu_costs import (
-    Way,
-    others_ns,
-    prefers_classes,
-    prefers_planes,
-    prefers_tiles,
-    way_of_groups,
-    woven_ns,
-)
+from opgauge.ops.conv_data_grad.cpu_columns import FEW_PIXELS, Tensors, by_columns, is_strided_pixels
+from opgauge.ops.conv_data_grad.cpu_costs import Way, others_ns, way_of
 from opgauge.ops.conv_data_grad.cpu_direct import SHORT_SCALED, directly, scaled, turned
 from opgauge.ops.conv_data_grad.cpu_groups import in_groups
 from opgauge.ops.conv_data_grad.cpu_planes import by_planes
+from opgauge.ops.conv_data_grad.cpu_product_costs import span_of, woven_ns
 from opgauge.ops.conv_data_grad.cpu_rows import threads_for
 from opgauge.ops.conv_data_grad.op import ConvDataGradParams, ConvGeometry, geometry, three
 
 HALF_BYTES = 2
-PIXELS = 128
-"""Pixels per product, by maximum number of summed channels: its operands fit the second-level cache."""
 BLOCK, WIDTH = 96, 128
 """Pixels and channels per product with pixels as rows."""
 TASKS = 4
 """Minimum tasks per thread."""
 PACKED_AT_ONCE = 8
-FEW_PRODUCTS = 9
-"""Channels of dx times channels of dy up to which multiply-adds tap by tap may beat a matrix product, if taps are dense
-and there are no groups."""
 LEAST_CUT = 2
 """Taps per tap that reaches dx from which the latter are copied first; channels first, copies of several taps, a few
 elements at a time, take longer than products of few pixels with all."""
@@ -144,22 +126,22 @@ def _select(found: ConvGeometry, tensors: Tensors) -> Bound:
 
 
 def _without_amx(found: ConvGeometry, tensors: Tensors) -> Bound:
-    way = _way(found, tensors.wide)
-    direct = {Way.DIRECT: directly, Way.TURNED: turned, Way.PLANES: by_planes}
-    if way in direct:
-        return direct[way](found, tensors)
+    way = way_of(found, tensors.wide)
     if way is Way.GROUPS:
         return in_groups(found, tensors, _without_amx)
-    alone = found.groups == 1 and not are_rows(found)
-    if alone and prefers_tiles(found, tensors):
-        return (_by_pixels if found.is_pointwise and not found.channels_last else _by_rows)(found, tensors)
-    if is_strided_pixels(found):
+    if way is Way.CLASSES:
+        return in_classes(found, classes_of(found), tensors, _by_rows)
+    if way is Way.LIBRARY and is_strided_pixels(found):
         return in_classes(found, classes_of(found), tensors, by_columns)
-    if alone and {*found.strides} != {1} and prod(found.kernel) > 1:
-        classes = classes_of(found)
-        if prefers_classes(found, (one.geometry for one in classes), tensors.wide):
-            return in_classes(found, classes, tensors, _by_rows)
-    return by_columns(found, tensors)
+    ways: dict[Way, Callable[[ConvGeometry, Tensors], Bound]] = {
+        Way.LIBRARY: by_columns,
+        Way.DIRECT: directly,
+        Way.TURNED: turned,
+        Way.PLANES: by_planes,
+        Way.TILES: _by_rows,
+        Way.PIXELS: _by_pixels,
+    }
+    return ways[way](found, tensors)
 
 
 def _with_amx(found: ConvGeometry, tensors: Tensors) -> Bound | None:
@@ -168,36 +150,12 @@ def _with_amx(found: ConvGeometry, tensors: Tensors) -> Bound | None:
 
     if tensors.weight.dtype.name != "bfloat16" or not is_available():
         return None
-    wide = tensors.wide
-    most_ns = others_ns(found, wide, thin=_is_thin(found))
+    most_ns = others_ns(found, tensors.wide)
     if {*found.strides} == {1}:
         return by_amx(found, tensors) if amx_ns(found) <= most_ns else None
     classes = classes_of(found)
-    parts = [one.geometry for one in classes]
-    is_preferred = sum(map(amx_ns, parts)) + woven_ns(found, parts) <= most_ns
+    is_preferred = sum(amx_ns(one.geometry) + woven_ns(one.geometry) for one in classes) <= most_ns
     return in_classes(found, classes, tensors, by_amx) if is_preferred else None
-
-
-def _way(found: ConvGeometry, wide: Any) -> Way:
-    """The way of a convolution with groups, or of a thin one without; by BLAS stands for all that are left."""
-    if found.groups > 1:
-        return way_of_groups(found, wide)
-    if _is_thin(found):
-        return Way.DIRECT
-    return Way.PLANES if prefers_planes(found, wide) else Way.LIBRARY
-
-
-def _is_thin(found: ConvGeometry) -> bool:
-    """Whether a convolution without groups, channels first, is too small for a matrix product.
-
-    It has so few channels, and so many outputs, that loops along rows pay.
-    """
-    if found.groups > 1 or found.channels_last or share_products(found):
-        return False
-    outs, products = prod(found.out_size), found.channels * found.out_channels
-    if outs < prod(found.kernel) or (found.is_pointwise and outs < FEW_PIXELS):
-        return False
-    return products <= (FEW_PRODUCTS if {*found.strides} == {1} and not found.is_pointwise else 1)
 
 
 def _flat(found: ConvGeometry, array: Any) -> Any:
@@ -215,10 +173,7 @@ def _by_pixels(found: ConvGeometry, tensors: Tensors) -> Bound:
     from opgauge.ops.conv_data_grad import jit_pixels as jit
 
     dy, weight, dx, addend, wide = tensors
-    threads, pixels = (
-        threads_for(found, tensors, PRODUCT_SPEED),
-        PIXELS if found.out_channels <= PIXELS else PIXELS // 2,
-    )
+    threads, pixels = threads_for(found, tensors, PRODUCT_SPEED), span_of(found)
     blocks = -(-found.channels // ROWS)
     packed = scratch(blocks * found.out_channels * ROWS, wide)
     given = scratch(threads * pixels * found.out_channels, wide)

@@ -38,26 +38,27 @@ COSTS = {
     True: _Costs(1620, 18, 44, 2.9, 0.85, 0.27, 19, 0.1, 0.22),
 }
 """Costs by whether channels are last."""
-LAID_BYTES = 1 << 20
-"""Maximum size of a group of an image as laid out: the second-level cache holds it."""
+LAID_BYTES = 7 << 20
+"""Size of a group of an image as laid out for which products take twice the time, as it is read from far caches."""
 
 
 def planes_ns(found: ConvGeometry, wide: np.dtype[np.generic]) -> float:
-    """Expected time of `by_planes` on one thread; infinite for filters of one tap, strides, and large images."""
+    """Expected time of `by_planes` on one thread; infinite for filters of one tap and strides."""
     from opgauge.ops._cpu.tile.jit import LISTED_ROWS, listed_columns
 
     cost, last, (_, padded, shifts, _) = COSTS[found.channels_last], found.channels_last, walk_of(found)
     per_group, outs = found.channels // found.groups, found.out_channels // found.groups
     size, out_size, groups = three(found.size, 1), three(found.out_size, 1), found.batch * found.groups
-    if len(shifts) == 1 or {*found.strides} != {1} or outs * prod(padded) * wide.itemsize > LAID_BYTES:
+    if len(shifts) == 1 or {*found.strides} != {1}:
         return inf
     blocks = -(-per_group // LISTED_ROWS)
     pixels = ((size[0] - 1) * padded[1] + size[1] - 1) * padded[2] + size[2]
     tiles = groups * blocks * -(-pixels // listed_columns(np.empty(0, wide)))
+    missed = 1 + outs * prod(padded) * wide.itemsize / LAID_BYTES
     return float(
         cost.start
         + cost.group * groups
-        + tiles * (cost.tile + cost.product * outs * len(shifts))
+        + tiles * (cost.tile + cost.product * outs * len(shifts) * missed)
         + groups * prod(out_size[:2]) * (outs * cost.laid * out_size[2] + cost.laid_row * (1 if last else outs))
         + groups * prod(size[:2]) * (per_group * cost.stored * size[2] + cost.row * (blocks if last else per_group))
         + cost.packed * len(shifts) * outs * found.channels

@@ -10,9 +10,8 @@ import pytest
 
 from opgauge.ops import FLOATS, ShapeError, dtype_info, find_kernel
 from opgauge.ops.conv_data_grad import cpu, cpu_columns, cpu_rows
-from opgauge.ops.conv_data_grad.cpu_classes import classes_of
 from opgauge.ops.conv_data_grad.cpu_columns import FEW_PIXELS, images_at_once, is_strided_pixels
-from opgauge.ops.conv_data_grad.cpu_costs import Way, prefers_classes, prefers_tiles, way_of_groups
+from opgauge.ops.conv_data_grad.cpu_costs import Way, way_of
 from opgauge.ops.conv_data_grad.op import ConvDataGradParams, ConvGeometry, geometry
 from tests.draws import drawn_of
 from tests.ops.attempts import complaint, inputs_of
@@ -43,7 +42,7 @@ def test_threads_share_no_scratch(
     Tap by tap, also through copies in the other layout.
     """
     way = (Way.TURNED if turned else Way.DIRECT) if taps else Way.LIBRARY
-    monkeypatch.setattr(cpu, "way_of_groups", lambda *_, **__: way)
+    monkeypatch.setattr(cpu, "way_of", lambda *_, **__: way)
     monkeypatch.setattr(cpu_rows, "count", lambda *_: 2)
     monkeypatch.setattr(cpu_rows, "BAND_BYTES", band_bytes)
     for made, dtype in product(GROUPED, ("float32", "float64", "bfloat16")):
@@ -150,7 +149,7 @@ IN_STEPS = (
 def test_images_of_a_batch_are_computed_in_steps(monkeypatch: pytest.MonkeyPatch, layout: str, at_once: int) -> None:
     """Five images, one, two or all at a time, the last step shorter."""
     monkeypatch.setattr(cpu_columns, "images_at_once", lambda *_: (at_once, 1))
-    monkeypatch.setattr(cpu, "way_of_groups", lambda *_, **__: Way.LIBRARY)
+    monkeypatch.setattr(cpu, "way_of", lambda *_, **__: Way.LIBRARY)
     for made in IN_STEPS:
         for dtype in ("float32", "float16"):
             case = made.case(dtype, layout)
@@ -223,7 +222,7 @@ STRIDED = (
 @pytest.mark.parametrize("made", STRIDED)
 def test_strided_convolutions_by_classes(made: Convolution, layout: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Odd sizes, dilations, classes of one tap and without any, dy larger and smaller than a class; with an addend."""
-    monkeypatch.setattr(cpu, "prefers_classes", lambda *_: True)
+    monkeypatch.setattr(cpu, "way_of", lambda *_: Way.CLASSES)
     for add in (False, True):
         for dtype in drawn_of("conv_data_grad", FLOATS):
             case = replace(made, add=add).case(dtype, layout)
@@ -254,8 +253,7 @@ def test_classes_are_used_where_they_are_estimated_to_be_faster(
 ) -> None:
     """Channels that fill tiles suit them, and rows that are not short."""
     found, _, _ = three_by_three(4, pixels, channels, outs, last=last, strides=2)
-    parts = (one.geometry for one in classes_of(found))
-    assert prefers_classes(found, parts, np.dtype(np.float32)) is by_classes
+    assert (way_of(found, np.dtype(np.float32)) is Way.CLASSES) is by_classes
 
 
 @pytest.mark.parametrize("last", [False, True])
@@ -270,16 +268,14 @@ def test_filters_without_taps_are_refused(last: bool) -> None:
 @pytest.mark.usefixtures("wide_vectors")
 @pytest.mark.parametrize(
     ("pixels", "channels", "outs", "last", "tiled"),
-    [(3, 96, 768, True, True), (3, 96, 768, False, False), (28, 128, 128, True, True), (56, 64, 3, True, True)],
+    [(3, 96, 768, True, True), (2, 96, 768, False, False), (28, 128, 128, True, True), (56, 64, 3, True, True)],
 )
 def test_tiles_are_used_where_they_are_estimated_to_be_faster(
     pixels: int, channels: int, outs: int, *, last: bool, tiled: bool
 ) -> None:
     """Few pixels suit tiles where channels are last, and BLAS where they are first; many suit tiles."""
-    found, shape, taps = three_by_three(1, pixels, channels, outs, last=last)
-    dx, dy = np.empty(shape, np.float32), np.empty((1, *found.out_size, outs), np.float32)
-    tensors = cpu_columns.Tensors(dy, np.empty(taps, np.float32), dx, None, np.dtype(np.float32))
-    assert prefers_tiles(found, tensors) is tiled
+    found, _, _ = three_by_three(1, pixels, channels, outs, last=last)
+    assert (way_of(found, np.dtype(np.float32)) is Way.TILES) is tiled
 
 
 @pytest.mark.usefixtures("wide_vectors")
@@ -300,7 +296,7 @@ def test_taps_are_used_where_they_are_estimated_to_be_faster(
     padding = tuple((taps - 1) // 2 for taps in filter_shape[2:])
     groups = x[1] // filter_shape[1]
     params = ConvDataGradParams(padding_before=padding, strides=strides, groups=groups)
-    way = way_of_groups(geometry(x, filter_shape, params), np.dtype(np.float32))
+    way = way_of(geometry(x, filter_shape, params), np.dtype(np.float32))
     assert (way is Way.DIRECT) is by_taps
 
 
@@ -309,4 +305,4 @@ def test_depthwise_of_few_pixels_is_computed_along_channels(pixels: tuple[int, .
     """Channels first, rows of few pixels are no vectors; many channels of another layout are."""
     params = ConvDataGradParams(padding_before=1, strides=2, groups=256)
     found = geometry((1, 256, *pixels), (256, 1, *(3,) * len(pixels)), params)
-    assert (way_of_groups(found, np.dtype(np.float32)) is Way.TURNED) is turns
+    assert (way_of(found, np.dtype(np.float32)) is Way.TURNED) is turns

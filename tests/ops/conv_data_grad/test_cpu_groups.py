@@ -10,7 +10,7 @@ import pytest
 from opgauge.ops import FLOATS
 from opgauge.ops.conv_data_grad import cpu
 from opgauge.ops.conv_data_grad.cpu_columns import are_rows, has_links
-from opgauge.ops.conv_data_grad.cpu_costs import Way, way_of_groups
+from opgauge.ops.conv_data_grad.cpu_costs import Way, way_of
 from opgauge.ops.conv_data_grad.op import ConvDataGradParams, geometry
 from tests.draws import drawn_of
 from tests.ops.attempts import complaint, inputs_of
@@ -29,7 +29,7 @@ GROUPED = (
 @pytest.mark.parametrize("made", GROUPED)
 def test_groups_as_convolutions_of_their_own(made: Convolution, layout: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """By tiles, by residue classes and by BLAS, with an addend or without."""
-    monkeypatch.setattr(cpu, "way_of_groups", lambda *_, **__: Way.GROUPS)
+    monkeypatch.setattr(cpu, "way_of", lambda found, wide: Way.GROUPS if found.groups > 1 else way_of(found, wide))
     for add in (False, True):
         for dtype in drawn_of("conv_data_grad", FLOATS):
             case = replace(made, add=add).case(dtype, layout)
@@ -52,7 +52,7 @@ def test_groups_are_convolved_one_by_one_where_that_is_estimated_to_be_faster(
     """Many channels with strides suit it; few channels and many groups of few pixels do not."""
     groups = x[-1] // weight[-1]
     params = ConvDataGradParams(strides=strides, groups=groups, padding_before=1, data_format="channels_last")
-    way = way_of_groups(geometry(x, weight, params), np.dtype(np.float32))
+    way = way_of(geometry(x, weight, params), np.dtype(np.float32))
     assert (way is Way.GROUPS) is alone
 
 
@@ -69,7 +69,7 @@ def test_additions_of_short_rows_are_listed(
     made: Convolution, monkeypatch: pytest.MonkeyPatch, *, listed: bool
 ) -> None:
     """Also of more than 4096 products, and of longer rows with strides, with an addend or without."""
-    monkeypatch.setattr(cpu, "prefers_classes", lambda *_: False)
+    monkeypatch.setattr(cpu, "way_of", lambda *_: Way.LIBRARY)
     for add in (False, True):
         for dtype in drawn_of("conv_data_grad", FLOATS):
             case = replace(made, add=add).case(dtype, LAYOUTS[0])

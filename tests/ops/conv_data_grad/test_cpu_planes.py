@@ -10,7 +10,7 @@ import pytest
 
 from opgauge.ops import FLOATS
 from opgauge.ops.conv_data_grad import cpu, cpu_columns, cpu_planes
-from opgauge.ops.conv_data_grad.cpu_costs import Way, prefers_planes, way_of_groups
+from opgauge.ops.conv_data_grad.cpu_costs import Way, way_of
 from opgauge.ops.conv_data_grad.op import ConvDataGradParams, geometry
 from tests.draws import drawn_of
 from tests.ops.attempts import complaint, inputs_of
@@ -35,7 +35,7 @@ def test_planes_are_right_in_any_layout(
 ) -> None:
     """With groups and without, of one to three axes, with an addend or without; a call leaves nothing to the next."""
     monkeypatch.setattr(cpu, "_with_amx", lambda *_: None)
-    monkeypatch.setattr(cpu, "_way", lambda *_: Way.PLANES)
+    monkeypatch.setattr(cpu, "way_of", lambda *_: Way.PLANES)
     monkeypatch.setattr(cpu_planes, "count", lambda *_: threads)
     for add, dtype in product((False, True), drawn_of("conv_data_grad", FLOATS)):
         case = replace(made, add=add).case(dtype, layout)
@@ -61,11 +61,7 @@ def test_planes_are_taken_where_they_are_estimated_to_be_faster(
     """Few channels of several taps suit them, if a group of an image fits the cache; strides and one tap do not."""
     groups = x[1] // weight[1]
     found = geometry(x, weight, ConvDataGradParams(padding_before=weight[2] // 2, strides=strides, groups=groups))
-    wide = np.dtype(np.float32)
-    if groups > 1:
-        assert (way_of_groups(found, wide) is Way.PLANES) is planes
-    else:
-        assert prefers_planes(found, wide) is planes
+    assert (way_of(found, np.dtype(np.float32)) is Way.PLANES) is planes
 
 
 @pytest.mark.usefixtures("wide_vectors")
@@ -75,7 +71,7 @@ def test_one_long_image_is_left_to_ways_that_threads_share(threads: int, monkeyp
     monkeypatch.setattr("numba.get_num_threads", lambda: threads)
     for x, alone in (((1, 24, 56, 56), True), ((2, 24, 56, 56), False), ((1, 24, 28, 28), False)):
         found = geometry(x, (x[1], x[1], 3, 3), ConvDataGradParams(padding_before=1))
-        assert prefers_planes(found, np.dtype(np.float32)) is not (alone and threads > 1), x
+        assert (way_of(found, np.dtype(np.float32)) is Way.PLANES) is not (alone and threads > 1), x
 
 
 FEW = (
@@ -93,9 +89,7 @@ def test_images_of_few_pixels_have_a_product_each_or_share_one(
 ) -> None:
     """Either way is right, of one pixel and of several, with groups, strides and an addend."""
     monkeypatch.setattr(cpu, "_with_amx", lambda *_: None)
-    monkeypatch.setattr(cpu, "_way", lambda *_: Way.LIBRARY)
-    monkeypatch.setattr(cpu, "prefers_tiles", lambda *_: False)
-    monkeypatch.setattr(cpu, "prefers_classes", lambda *_: False)
+    monkeypatch.setattr(cpu, "way_of", lambda *_: Way.LIBRARY)
     monkeypatch.setattr(cpu_columns, "_are_apart", lambda *_: apart)
     for add, dtype in product((False, True), drawn_of("conv_data_grad", FLOATS)):
         case = replace(made, add=add).case(dtype, LAYOUTS[0])

@@ -9,7 +9,7 @@ import pytest
 
 from opgauge.ops import FLOATS, ShapeError
 from opgauge.ops.conv_data_grad import cpu, cpu_rows
-from opgauge.ops.conv_data_grad.cpu_costs import Way, way_of_groups
+from opgauge.ops.conv_data_grad.cpu_costs import Way, way_of
 from opgauge.ops.conv_data_grad.op import ConvDataGradParams, geometry
 from tests.ops.attempts import complaint, inputs_of
 from tests.ops.conv_data_grad.test_conv_data_grad import LAYOUTS, Convolution
@@ -46,7 +46,7 @@ def _drawn(rng: np.random.Generator) -> Convolution:
 @pytest.mark.parametrize(("threads", "band_bytes"), [(1, cpu_rows.BAND_BYTES), (1, 0), (2, 1 << 10)])
 def test_random_groups_along_rows(dtype: str, threads: int, band_bytes: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Any strides, dilations and padding, in one band and in several, on one thread and on two."""
-    monkeypatch.setattr(cpu, "way_of_groups", lambda *_: Way.DIRECT)
+    monkeypatch.setattr(cpu, "way_of", lambda *_: Way.DIRECT)
     monkeypatch.setattr(cpu, "_with_amx", lambda *_: None)
     monkeypatch.setattr(cpu_rows, "count", lambda *_: threads)
     monkeypatch.setattr(cpu_rows, "BAND_BYTES", band_bytes)
@@ -61,7 +61,7 @@ def test_random_groups_along_rows(dtype: str, threads: int, band_bytes: int, mon
 @pytest.mark.parametrize("width", [1, 7, 8, 15, 17, 23, 33, 43, 64])
 def test_rows_around_whole_vectors(width: int, strides: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """The last vector of a row overlaps the one before; shorter rows are no vectors."""
-    monkeypatch.setattr(cpu, "way_of_groups", lambda *_: Way.DIRECT)
+    monkeypatch.setattr(cpu, "way_of", lambda *_: Way.DIRECT)
     for kernel in ((3, 3), (1, 2)):
         params = {"padding_before": 1, "strides": strides, "groups": 3}
         case = Convolution((2, 3, 5, width), (3, 1, *kernel), add=True, params=params).case("float32", LAYOUTS[0])
@@ -85,4 +85,4 @@ def test_depthwise_images_are_computed_along_rows(channels: int, pixels: int, st
     """Channels first, of a mobile network's sizes, with strides too."""
     params = ConvDataGradParams(padding_before=1, strides=strides, groups=channels)
     found = geometry((1, channels, pixels, pixels), (channels, 1, 3, 3), params)
-    assert way_of_groups(found, np.dtype(np.float32)) is Way.DIRECT
+    assert way_of(found, np.dtype(np.float32)) is Way.DIRECT
