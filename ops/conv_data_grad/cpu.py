@@ -24,8 +24,8 @@ from opgauge.ops.conv_data_grad.cpu_columns import FEW_PIXELS, Tensors, by_colum
 from opgauge.ops.conv_data_grad.cpu_costs import Way, others_ns, way_of
 from opgauge.ops.conv_data_grad.cpu_direct import SHORT_SCALED, directly, scaled, turned
 from opgauge.ops.conv_data_grad.cpu_groups import in_groups
-from opgauge.ops.conv_data_grad.cpu_planes import by_planes
-from opgauge.ops.conv_data_grad.cpu_product_costs import span_of, woven_ns
+from opgauge.ops.conv_data_grad.cpu_planes import by_planes, planes_ns
+from opgauge.ops.conv_data_grad.cpu_product_costs import span_of, tiles_ns, woven_ns
 from opgauge.ops.conv_data_grad.cpu_rows import threads_for
 from opgauge.ops.conv_data_grad.op import ConvDataGradParams, ConvGeometry, geometry, three
 
@@ -130,7 +130,7 @@ def _without_amx(found: ConvGeometry, tensors: Tensors) -> Bound:
     if way is Way.GROUPS:
         return in_groups(found, tensors, _without_amx)
     if way is Way.CLASSES:
-        return in_classes(found, classes_of(found), tensors, _by_rows)
+        return in_classes(found, classes_of(found), tensors, _in_tiles)
     if way is Way.LIBRARY and is_strided_pixels(found):
         return in_classes(found, classes_of(found), tensors, by_columns)
     ways: dict[Way, Callable[[ConvGeometry, Tensors], Bound]] = {
@@ -142,6 +142,12 @@ def _without_amx(found: ConvGeometry, tensors: Tensors) -> Bound:
         Way.PIXELS: _by_pixels,
     }
     return ways[way](found, tensors)
+
+
+def _in_tiles(found: ConvGeometry, tensors: Tensors) -> Bound:
+    """Stride 1, of a residue class, whose dy may have another size if there is one tap: tiles or planes."""
+    is_tiled = found.groups == 1 and tiles_ns(found, tensors.wide) < planes_ns(found, tensors.wide)
+    return (_by_rows if is_tiled else by_planes)(found, tensors)
 
 
 def _with_amx(found: ConvGeometry, tensors: Tensors) -> Bound | None:

@@ -99,7 +99,7 @@ class Way(Enum):
     PLANES = "tiles of channels by pixels of a plane"
     TILES = "tiles of pixels by channels"
     PIXELS = "tiles of channels by pixels, 1x1"
-    CLASSES = "tiles of pixels by channels, for each residue class"
+    CLASSES = "tiles or planes of each residue class"
 
 
 def way_of(found: ConvGeometry, wide: np.dtype[Any]) -> Way:
@@ -114,29 +114,24 @@ def others_ns(found: ConvGeometry, wide: np.dtype[Any]) -> float:
 
 
 def _times(found: ConvGeometry, wide: np.dtype[Any]) -> dict[Way, float]:
-    first_ns, along_ns = _first_ns(found, wide), last_ns(found, wide)
+    first_ns, along_ns, taps = _first_ns(found, wide), last_ns(found, wide), prod(found.kernel)
     direct_ns, other_ns = (along_ns, first_ns) if found.channels_last else (first_ns, along_ns)
-    times = {Way.DIRECT: direct_ns, Way.TURNED: other_ns + _turned_ns(found), Way.PLANES: planes_ns(found, wide)}
-    if found.groups > 1:
-        return times | {
-            Way.LIBRARY: _library_ns(found, wide),
-            Way.GROUPS: _scales_of(found).groups * _groups_ns(found, wide),
-        }
-    if found.batch == 1 and count(0, times[Way.PLANES] / ONE_IMAGE * OPERATIONS_PER_NS) > 1:  # threads cannot share it
-        times[Way.PLANES] *= ONE_IMAGE
-    for way in (Way.DIRECT, Way.TURNED):
-        times[way] *= MANY_CHANNELS
-    return times | _product_times(found, wide)
-
-
-def _product_times(found: ConvGeometry, wide: np.dtype[Any]) -> dict[Way, float]:
-    """Times of products of matrices, without groups."""
-    times = {Way.LIBRARY: BESIDE_OTHERS * library_ns(found, wide)}
+    loops = {Way.DIRECT: direct_ns, Way.TURNED: other_ns + _turned_ns(found)}
     if {*found.strides} != {1}:
-        return times | {Way.CLASSES: classes_ns((one.geometry for one in classes_of(found)), wide)}
+        tiles = {Way.CLASSES: classes_ns((one.geometry for one in classes_of(found)), wide)}
+    else:
+        tiles = {Way.PLANES: planes_ns(found, wide)} if taps > 1 else {}
+    if found.groups > 1:
+        times = {Way.LIBRARY: _library_ns(found, wide), Way.GROUPS: _scales_of(found).groups * _groups_ns(found, wide)}
+        return loops | tiles | times
+    if Way.PLANES in tiles and found.batch == 1 and count(0, tiles[Way.PLANES] / ONE_IMAGE * OPERATIONS_PER_NS) > 1:
+        tiles[Way.PLANES] *= ONE_IMAGE  # threads cannot share it
+    if {*found.strides} == {1}:
+        tiles[Way.TILES] = tiles_ns(found, wide)
     if found.is_pointwise and not found.channels_last:
-        times[Way.PIXELS] = pixels_ns(found, wide)
-    return times | {Way.TILES: tiles_ns(found, wide)}
+        tiles[Way.PIXELS] = pixels_ns(found, wide)
+    library = {Way.LIBRARY: BESIDE_OTHERS * library_ns(found, wide)}
+    return {way: MANY_CHANNELS * time for way, time in loops.items()} | tiles | library
 
 
 def _library_ns(found: ConvGeometry, wide: np.dtype[Any]) -> float:

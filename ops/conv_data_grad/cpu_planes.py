@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from math import inf, prod
+from math import prod
 from typing import NamedTuple
 
 import numpy as np
@@ -43,14 +43,12 @@ LAID_BYTES = 7 << 20
 
 
 def planes_ns(found: ConvGeometry, wide: np.dtype[np.generic]) -> float:
-    """Expected time of `by_planes` on one thread; infinite for filters of one tap and strides."""
+    """Expected time of `by_planes` on one thread, of stride 1."""
     from opgauge.ops._cpu.tile.jit import LISTED_ROWS, listed_columns
 
     cost, last, (_, padded, shifts, _) = COSTS[found.channels_last], found.channels_last, walk_of(found)
     per_group, outs = found.channels // found.groups, found.out_channels // found.groups
     size, out_size, groups = three(found.size, 1), three(found.out_size, 1), found.batch * found.groups
-    if len(shifts) == 1 or {*found.strides} != {1}:
-        return inf
     blocks = -(-per_group // LISTED_ROWS)
     pixels = ((size[0] - 1) * padded[1] + size[1] - 1) * padded[2] + size[2]
     tiles = groups * blocks * -(-pixels // listed_columns(np.empty(0, wide)))

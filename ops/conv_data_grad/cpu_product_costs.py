@@ -1,14 +1,15 @@
-"""Estimated times of conv_data_grad without groups on the CPU: products of tiles, and by BLAS with a fold."""
+"""Estimated times of conv_data_grad on the CPU by products: of tiles, by residue classes, and by BLAS with a fold."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from math import prod
+from math import inf, prod
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from opgauge.ops.conv_data_grad.cpu_columns import are_rows, has_links, is_strided_pixels, share_products
+from opgauge.ops.conv_data_grad.cpu_planes import planes_ns
 from opgauge.ops.conv_data_grad.op import ConvGeometry, three
 
 PIXELS = 128
@@ -131,9 +132,11 @@ def tiles_ns(found: ConvGeometry, wide: np.dtype[Any]) -> float:
 
 
 def classes_ns(parts: Iterable[ConvGeometry], wide: np.dtype[Any]) -> float:
-    """Tiles for each residue class of pixels, woven into dx."""
+    """A convolution without strides for each residue class of pixels, woven into dx."""
     return sum(
-        tiles_ns(one, wide) + woven_ns(one) + COPIED_NS * prod(one.kernel) * one.channels * one.out_channels
+        min(planes_ns(one, wide), inf if one.groups > 1 else tiles_ns(one, wide))
+        + woven_ns(one)
+        + COPIED_NS * prod(one.kernel) * one.channels * one.out_channels // one.groups
         for one in parts
     )
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from itertools import product
+from math import inf
 
 import numpy as np
 import pytest
@@ -215,13 +216,21 @@ STRIDED = (
     Convolution((2, 16, 4, 5, 6), (12, 16, 3, 1, 3), params={"strides": (2, 1, 2), "padding_before": (1, 0, 1)}),
     Convolution((1, 16, 12, 12), (16, 16, 1, 2), params={"strides": 4}),
     Convolution((2, 1, 9, 12), (1, 1, 4, 5), params={"strides": (2, 4)}),
+    Convolution((2, 24, 9, 8), (16, 6, 3, 3), params={"padding_before": 1, "groups": 4, "strides": 2}),
 )
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("made", STRIDED)
-def test_strided_convolutions_by_classes(made: Convolution, layout: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Odd sizes, dilations, classes of one tap and without any, dy larger and smaller than a class; with an addend."""
+@pytest.mark.parametrize("tiles_ns", [0.0, inf])
+def test_strided_convolutions_by_classes(
+    made: Convolution, layout: str, tiles_ns: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Odd sizes, dilations, classes of one tap and without any, dy larger and smaller than a class; with an addend.
+
+    By tiles and by planes.
+    """
+    monkeypatch.setattr(cpu, "tiles_ns", lambda *_: tiles_ns)
     monkeypatch.setattr(cpu, "way_of", lambda *_: Way.CLASSES)
     for add in (False, True):
         for dtype in drawn_of("conv_data_grad", FLOATS):
