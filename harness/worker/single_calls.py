@@ -102,7 +102,8 @@ def check_loops(audit: Audit, attempt: Attempt, call: Bound, repeated: Measureme
 
     More time passes between those calls than between calls on changed inputs (see `succession`): a kernel that skips
     work only where less passes would skip none of them. Loops that take longer than the samples were may be those of a
-    host that has become slower, and are compared with new samples.
+    host that has become slower, and are compared with new samples. Threads that wait for one whose CPU is taken take
+    any multiple of their time, and are compared with new samples alone.
     """
     if attempt.kernel.key.backend != "cpu":
         return
@@ -130,7 +131,8 @@ def check_loops(audit: Audit, attempt: Attempt, call: Bound, repeated: Measureme
             return
         found = attempt.measure(call, limits, audit).measurement
         samples.append(CallTime(int(found.cpu_ns[0]), int(found.median_ns), found.contended > 0))
-        if len(loops) >= LEAST_LOOPS and not is_dearer(loops, samples):
+        waits = all(one.disturbed for one in loops) and any(one.uses_several_threads for one in (*earlier, *loops))
+        if len(loops) >= LEAST_LOOPS and not is_dearer(loops, samples[1:] if waits else samples):
             return
         if sum(not one.disturbed for one in loops) >= LOOPS:
             break

@@ -87,6 +87,8 @@ MUCH_SKIPPED = CallTime(2 * 4 * 1500 * US, 2 * 4 * 771 * US)
 """Loop beside nothing of a kernel that skips more."""
 SPUN = CallTime(4 * 1500 * US, 4 * 771 * US, disturbed=True)
 """Loop of that kernel in which a thread waited for its CPU, and the other one for it."""
+MUCH_SPUN = MUCH_SKIPPED._replace(disturbed=True)
+"""Loop in which one waited longer."""
 
 
 @pytest.mark.parametrize(
@@ -99,6 +101,7 @@ SPUN = CallTime(4 * 1500 * US, 4 * 771 * US, disturbed=True)
         ([SPUN] * 30, 1, 30, True),
         ([SKIPPED] * 30, 2.4, 4, False),
         ([MUCH_SKIPPED] * 30, 4.8, 8, True),
+        ([MUCH_SPUN] * 30, 4.8, 4, False),
     ],
     ids=[
         "honest",
@@ -108,6 +111,7 @@ SPUN = CallTime(4 * 1500 * US, 4 * 771 * US, disturbed=True)
         "skips and is always beside others",
         "honest on a slower host",
         "no longer skips",
+        "as much beside others as samples are now",
     ],
 )
 def test_loops_count_beside_samples_alone(
