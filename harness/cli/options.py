@@ -69,17 +69,13 @@ def database_url(given: str | None) -> str:
     Without `--db` it is that of `OPGAUGE_DB` or of the project, else `.opgauge/opgauge.db`, announced when it is
     created.
     """
-    from opgauge.harness.project.folder import default_database
-    from opgauge.harness.settings import named_database
+    from opgauge.harness.project.folder import find_database
 
-    project = active()
-    named = given or named_database() or (project.database if project is not None else "")
-    if not named:
-        file, is_new = default_database()
-        named = str(file)
-        if is_new:
-            typer.echo(f"runs are stored in {file} (change it by --db, OPGAUGE_DB or the configuration)", err=True)
-    return named if "://" in named else f"sqlite:///{named}"
+    url, is_new = find_database(given)
+    if is_new:
+        file = url.removeprefix("sqlite:///")
+        typer.echo(f"runs are stored in {file} (change it by --db, OPGAUGE_DB or the configuration)", err=True)
+    return url
 
 
 def command_line(arguments: Sequence[str]) -> str:

@@ -10,6 +10,8 @@ from pathlib import Path
 from typing import Any, Literal
 
 from opgauge.harness.errors import StoreError
+from opgauge.harness.project import active
+from opgauge.harness.project.folder import find_database
 from opgauge.harness.report.export import records
 from opgauge.harness.store import Store
 
@@ -25,7 +27,7 @@ MOST_RUNS = 100_000
 
 
 def results(
-    db: str,
+    db: str | None = None,
     *,
     op: str | None = None,
     implementation: str | None = None,
@@ -34,17 +36,22 @@ def results(
 ) -> Any:
     """A row per stored result, with the columns of `opgauge export`, oldest run first.
 
-    db: URL, or the path of an SQLite file. op, implementation: keep results that have them. since: of runs that began
-    then or later; without a time zone it is UTC. library: what makes the table, `records` for a list of dicts. Raises
-    StoreError, and ImportError where the library is not installed.
+    db: URL, or the path of an SQLite file; None for the one that `opgauge run` uses in the current folder. op,
+    implementation: keep results that have them. since: of runs that began then or later; without a time zone it is UTC.
+    library: what makes the table, `records` for a list of dicts. Raises StoreError, and ImportError where the library
+    is not installed.
     """
     table = _table(library)
-    if "://" not in db and not Path(db).is_file():
-        msg = f"there is no database {db}"
+    if db is None and active.active() is None:
+        active.choose()
+    url, _ = find_database(db)
+    file = url.removeprefix("sqlite:///")
+    if "://" not in file and "?" not in file and not Path(file).is_file():
+        msg = f"there is no database {file}"
         raise StoreError(msg)
     limit = since.replace(tzinfo=since.tzinfo or UTC) if since is not None else None
     found: list[dict[str, Any]] = []
-    with Store.open(db if "://" in db else f"sqlite:///{db}") as store:
+    with Store.open(url) as store:
         for run in reversed(store.runs(MOST_RUNS)):
             if limit is not None and run.started.replace(tzinfo=run.started.tzinfo or UTC) < limit:
                 continue

@@ -9,9 +9,23 @@ from pathlib import Path
 from opgauge.harness.project.active import active
 from opgauge.harness.project.configuration import FOLDER
 from opgauge.harness.project.git import git
+from opgauge.harness.settings import named_database
 
 DATABASE = "opgauge.db"
 """Name of the default database."""
+
+
+def find_database(given: str | None = None) -> tuple[str, bool]:
+    """URL of the database `given`, of `OPGAUGE_DB` or of the project, else of the default file; whether that is new.
+
+    A plain path names an SQLite file.
+    """
+    project, is_new = active(), False
+    named = given or named_database() or (project.database if project is not None else "")
+    if not named:
+        file, is_new = default_database()
+        named = str(file)
+    return named if "://" in named else f"sqlite:///{named}", is_new
 
 
 def default_database() -> tuple[Path, bool]:

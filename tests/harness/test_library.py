@@ -14,8 +14,11 @@ from opgauge.harness.errors import FilterError, NothingError, StoreError
 from opgauge.harness.result.result import Status
 
 
-def test_what_is_run_can_be_read_back(tmp_path: Path) -> None:
-    """`run` measures chosen cases and stores them; `results` filters by op, implementation and time."""
+def test_what_is_run_can_be_read_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`run` measures chosen cases and stores them; `results` filters by op, implementation and time.
+
+    Without a database it reads the one that `opgauge run` writes.
+    """
     db = str(tmp_path / "runs.db")
     found = opgauge.run(
         op="sign", tag="smoke", dtype="int8", implementations=["baseline", "optimized"], budget_s=0.001, db=db
@@ -29,6 +32,8 @@ def test_what_is_run_can_be_read_back(tmp_path: Path) -> None:
     assert {row["implementation"] for row in ours} == {"optimized"}
     tomorrow = datetime.now(UTC) + timedelta(days=1)
     assert opgauge.results(db, since=tomorrow, library="records") == []
+    monkeypatch.setenv("OPGAUGE_DB", db)
+    assert len(opgauge.results(library="records")) == len(found)
 
 
 def test_nothing_to_run_is_an_error() -> None:
