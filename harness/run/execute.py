@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from itertools import groupby
 from pathlib import Path
@@ -203,7 +204,8 @@ class LocalExecutor:
         reply = worker.receive(monotonic() + limit_s)
         if reply is None:
             self.close()
-            msg = f"{type(request).__name__}: {worker.log() or f'no answer after {limit_s:g} s'}"
+            wanted = re.sub(r"(?<=[a-z])(?=[A-Z])", " ", type(request).__name__).lower()
+            msg = f"could not {wanted}: {worker.log() or f'no answer after {limit_s:g} s'}"
             raise WorkerError(msg)
         if isinstance(reply, protocol.InvalidCases):
             raise CaseError(reply.text)

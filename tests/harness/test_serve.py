@@ -80,6 +80,12 @@ def test_a_hang_times_out() -> None:
     assert after.status is Status.OK
 
 
+def test_a_question_without_an_answer_is_named(executor: LocalExecutor) -> None:
+    """An error says in words which question it was, and how long the worker had."""
+    with pytest.raises(WorkerError, match="could not name model: no answer after 1e-06 s"):
+        executor.ask(protocol.NameModel("cpu"), timeout_s=1e-6)
+
+
 @pytest.mark.parametrize(("reference_timeout_s", "status"), [(None, Status.TIMEOUT), (60.0, Status.OK)])
 def test_a_reference_has_a_time_of_its_own(reference_timeout_s: float | None, status: Status) -> None:
     """One that takes longer than a kernel may is waited for where it is given longer, and only there."""
