@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from itertools import groupby
 from pathlib import Path
@@ -198,14 +197,12 @@ class LocalExecutor:
 
         Raises CaseError for mistakes in case files, WorkerError if no answer arrives in time.
         """
-        worker = self.ready()
+        worker, limit_s = self.ready(), timeout_s or self.timeout_s
         worker.send(request)
-        limit_s = timeout_s or self.timeout_s
         reply = worker.receive(monotonic() + limit_s)
         if reply is None:
             self.close()
-            wanted = re.sub(r"(?<=[a-z])(?=[A-Z])", " ", type(request).__name__).lower()
-            msg = f"could not {wanted}: {worker.log() or f'no answer after {limit_s:g} s'}"
+            msg = f"could not {protocol.in_words(request)}: {worker.log() or f'no answer after {limit_s:g} s'}"
             raise WorkerError(msg)
         if isinstance(reply, protocol.InvalidCases):
             raise CaseError(reply.text)

@@ -11,6 +11,7 @@ To add a request: a dataclass here, a handler in `serve.HANDLERS`.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Any, NamedTuple
@@ -246,6 +247,11 @@ def trial_name(request: Request) -> str:
     if trial is None:
         return str(getattr(request, "implementation", ""))
     return f"{trial['case'].get('id', '')} {trial['implementation']} {trial['device']}"
+
+
+def in_words(request: Request) -> str:
+    """The task that a request is named after."""
+    return re.sub(r"(?<=[a-z])(?=[A-Z])", " ", type(request).__name__).lower()
 
 
 def encode(message: Request | Reply, address: Address) -> str:

@@ -109,23 +109,45 @@ class Implementation:
     ) -> Function:
         """The callable of one sample."""
         function, names = self.function, tuple(out)
-        is_filled = "out" in self._accepted or bool(self.inplace)
+        filled = out if "out" in self._accepted else {name: out[name] for name in self.inplace}
+        is_new, label = bool(filled), self.label
         finish = import_module("jax").block_until_ready if arrays == "jax" else None
         begin = _waiting(next(iter(out.values()), None)) if arrays == "jax" else None
 
         def once() -> Any:
+            nonlocal is_new
             for target, source in copies:
                 target[...] = source
             if begin is not None:
                 begin()
             returned = function(**call) if run is None else run()
-            if is_filled:
+            if filled:
+                if is_new:
+                    is_new = False
+                    _check_filled(returned, filled, label)
                 return None
             if finish is not None:
                 finish(returned)
-            return _as_tuple(returned, names, self.label)
+            return _as_tuple(returned, names, label)
 
         return once
+
+
+def _check_filled(returned: Any, filled: Mapping[str, Any], label: str) -> None:
+    """Raise DefinitionError if a function that should fill arrays returned another one in place of the only one."""
+    shape, address = getattr(returned, "shape", None), _address(returned)
+    ((name, array), *others) = filled.items()
+    if not others and address is not None and shape == array.shape and address != _address(array):
+        msg = f"{label} returned a new array, but {name} should be filled: write to it, or take no out"
+        raise DefinitionError(msg)
+
+
+def _address(array: Any) -> int | None:
+    """Address of an array's memory; None for other objects."""
+    if hasattr(array, "data_ptr"):
+        return int(array.data_ptr())
+    interfaces = (getattr(array, name, None) for name in ("__array_interface__", "__cuda_array_interface__"))
+    return next((int(found["data"][0]) for found in interfaces if found), None)
 
 
 def _as_tuple(returned: Any, names: tuple[str, ...], label: str) -> tuple[Any, ...]:

@@ -87,6 +87,22 @@ def test_what_an_implementation_may_not_return_is_told(returned: Any, prepare: b
         call("doubled", x=np.ones(2, np.float32))
 
 
+@pytest.mark.parametrize("arrays", ["numpy", "torch"])
+def test_a_new_array_in_place_of_a_filled_one_is_told(arrays: str) -> None:
+    """With `out`, or an input that is overwritten, what is returned counts for nothing; the filled array may be."""
+    ones: Any = pytest.importorskip(arrays).ones
+    doubled = opgauge.op(name="doubled", dtypes=("float32",))(lambda x: 2 * x)
+    doubled.implementation("new", device="cpu", arrays=arrays)(lambda x, out: 2 * x)
+    doubled.implementation("changed", device="cpu", arrays=arrays, inplace="x")(lambda x: 2 * x)
+    doubled.implementation("filled", device="cpu", arrays=arrays)(lambda x, out: out.__setitem__(slice(None), x) or out)
+    doubled.implementation("status", device="cpu", arrays=arrays)(lambda x, out: np.zeros(1))
+    for name in ("new", "changed"):
+        with pytest.raises(DefinitionError, match=f"'{name}' of doubled returned a new array, but out"):
+            find_kernel("doubled", name, "cpu", "float32").function(x=ones(3), out={"out": ones(3)})()
+    for name in ("filled", "status"):
+        find_kernel("doubled", name, "cpu", "float32").function(x=ones(3), out={"out": ones(3)})()
+
+
 def test_what_a_reference_prints_goes_to_standard_error(capsys: pytest.CaptureFixture[str]) -> None:
     """It is called to find shapes while a command prints JSON."""
 
