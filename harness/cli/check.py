@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from opgauge.harness.cli.options import Paths, load
+from opgauge.harness.cli.options import Paths, load, tell_unconfigured
 from opgauge.harness.counting import counted
 
 
@@ -18,6 +18,8 @@ def check(
 
     Example: opgauge check cases/p_norm.yaml --verbose
     """
+    if not paths:
+        tell_unconfigured()
     cases = load(paths)
     if verbose:
         for case in cases:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from opgauge.harness.cli.options import AsJson, Ops
+from opgauge.harness.cli.options import AsJson, Ops, tell_unconfigured
 
 if TYPE_CHECKING:
     from opgauge.ops import Op
@@ -29,6 +29,7 @@ def list_(
     from opgauge.harness.case.filters import matches_any, require_matches
     from opgauge.ops import all_ops, find_op, kernels
 
+    tell_unconfigured()
     require_matches({"--op": op}, {"--op": [one.name for one in all_ops()]})
     groups: dict[str, dict[str, dict[str, list[str]]]] = {}
     for item in kernels():

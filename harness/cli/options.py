@@ -5,13 +5,14 @@ from __future__ import annotations
 import re
 import shlex
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from opgauge.harness.counting import counted
-from opgauge.harness.project.active import active
+from opgauge.harness.project.active import active, is_unconfigured
 from opgauge.harness.settings import ROOT
 
 if TYPE_CHECKING:
@@ -59,6 +60,8 @@ Gpus = Annotated[
 Scheduler = Annotated[
     str | None, typer.Option("--cluster", metavar="SCHEDULER", help="Spread over hosts, such as tcp://host:8786.")
 ]
+UNCONFIGURED = "nothing is configured here: these are the ops that opgauge ships; `opgauge init` writes an example"
+"""Note of commands without a project."""
 _PASSWORD = re.compile(r"(://[^:/@]*:).*@", re.DOTALL)
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
 
@@ -119,6 +122,12 @@ def case_paths() -> list[Path]:
     """Case files and folders of the project; the shipped ones if none are configured."""
     project = active()
     return list(project.cases) if project is not None and project.cases else [ROOT / "cases"]
+
+
+def tell_unconfigured(notify: Callable[[str], None] | None = None) -> None:
+    """Tell, on standard error by default, that a command uses the shipped ops since no project is configured here."""
+    if is_unconfigured():
+        (notify or partial(typer.echo, err=True))(UNCONFIGURED)
 
 
 def load(paths: Sequence[Path] | None, *, ops: Sequence[str] | None = None) -> list[Case]:

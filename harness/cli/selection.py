@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 import typer
 
-from opgauge.harness.cli.options import load, select
-from opgauge.harness.project import active
+from opgauge.harness.cli.options import load, select, tell_unconfigured
 
 if TYPE_CHECKING:
     from opgauge.harness.case.case import Case
@@ -19,10 +18,6 @@ if TYPE_CHECKING:
 
 PROGRAM, VERB = "opgauge", "run"
 """First word and verb of the commands whose selection can be used again."""
-
-
-UNCONFIGURED = "nothing is configured here: the ops that opgauge ships are measured; `opgauge init` writes an example"
-"""Note of a run without files and without a project."""
 
 
 @dataclass(frozen=True)
@@ -61,8 +56,8 @@ class RunSelection:
 
         Raises FilterError or NothingError, as `select` does.
         """
-        if not self.paths and active.is_unconfigured():
-            notify(UNCONFIGURED)
+        if not self.paths:
+            tell_unconfigured(notify)
         found = load(self.paths, ops=self.op)
         return select(found, ops=self.op, tags=self.tag, dtypes=self.dtype, names=self.name, patterns=self.case)
 

@@ -239,3 +239,12 @@ def test_interrupting_keeps_what_is_finished(tmp_path: Path) -> None:
         (run,) = store.runs()
         assert run.status == "interrupted"
         assert run.results >= 1
+
+
+@pytest.mark.parametrize("arguments", [("list", "--json"), ("check",)])
+def test_a_folder_without_a_project_is_told(arguments: tuple[str, ...], tmp_path: Path) -> None:
+    """Shipped ops stand in for those of a project, which standard error says unless they were requested."""
+    done = run_here(*arguments, cwd=tmp_path, variables={})
+    assert "nothing is configured here" in done.stderr
+    assert "nothing is configured here" not in done.stdout
+    assert run_here("--builtin", *arguments, cwd=tmp_path, variables={}).stderr == ""
