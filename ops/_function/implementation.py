@@ -34,9 +34,10 @@ class Implementation:
         is_prepared: bool,
     ) -> None:
         self.label = f"implementation {name!r} of {op.name}"
-        self.op, self.function, self.arrays, self.inplace = op, function, arrays, inplace
-        self.is_prepared = is_prepared
-        self._accepted = inspect.signature(function).parameters
+        self.op, self.arrays, self.inplace, self.is_prepared = op, arrays, inplace, is_prepared
+        self._given = function
+        self.function = _by_name(function, op, self.label) if _is_ufunc(function) else function
+        self._accepted = inspect.signature(self.function).parameters
         self._takes_any = any(item.kind is item.VAR_KEYWORD for item in self._accepted.values())
         self._check()
 
@@ -54,7 +55,7 @@ class Implementation:
         def bind(*, out: Mapping[str, Any], **arguments: Any) -> Function:
             return self._bound(arguments, out, arrays)
 
-        bind.__wrapped__ = self.function  # type: ignore[attr-defined]
+        bind.__wrapped__ = self._given  # type: ignore[attr-defined]
         return bind
 
     def _check(self) -> None:
@@ -131,6 +132,25 @@ class Implementation:
             return _as_tuple(returned, names, label)
 
         return once
+
+
+def _is_ufunc(function: Function) -> bool:
+    """Whether a function is a ufunc of NumPy, Numba or CuPy, whose inputs have positions and no names."""
+    return all(hasattr(function, name) for name in ("nin", "nout"))
+
+
+def _by_name(function: Any, op: Op, label: str) -> Function:
+    """A ufunc as a function of the op's inputs by name. Raises DefinitionError if it takes others."""
+    names = tuple(item.name for item in op.inputs)
+    params = tuple(getattr(op.params, "__dataclass_fields__", {}))
+    if params or function.nin != len(names):
+        msg = f"{label} is a ufunc of {function.nin} arrays, {op.name} takes {', '.join(names + params)}: wrap it"
+        raise DefinitionError(msg)
+
+    def call(**given: Any) -> Any:
+        return function(*(given[name] for name in names))
+
+    return call
 
 
 def _check_filled(returned: Any, filled: Mapping[str, Any], label: str) -> None:

@@ -21,6 +21,15 @@ def _own_registry(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(registry, "_KERNELS", dict(registry._KERNELS))
 
 
+def _add(x: Any, y: Any, out: Any) -> None:
+    for at in range(len(x)):
+        out[at] = x[at] + y[at]
+
+
+def _scaled(x: Any, *, factor: float = 2.0) -> Any:
+    return x * factor
+
+
 class CallableObject:
     """An object that can be called."""
 
@@ -47,7 +56,7 @@ def test_what_has_no_code_of_python_can_be_an_implementation(made: Any) -> None:
 def test_arguments_that_take_no_names_are_refused() -> None:
     """Implementations get their arguments by name: a `/` would fail in the call."""
     doubled = opgauge.op(name="doubled")(lambda x: x + x)
-    for function in (np.negative, lambda x, /: x + x):
+    for function in (abs, lambda x, /: x + x):
         with pytest.raises(DefinitionError, match="does not take x, which it would get by name"):
             doubled.implementation("positional", device="cpu")(function)
 
@@ -101,6 +110,22 @@ def test_a_new_array_in_place_of_a_filled_one_is_told(arrays: str) -> None:
             find_kernel("doubled", name, "cpu", "float32").function(x=ones(3), out={"out": ones(3)})()
     for name in ("filled", "status"):
         find_kernel("doubled", name, "cpu", "float32").function(x=ones(3), out={"out": ones(3)})()
+
+
+@pytest.mark.parametrize(
+    "add",
+    [np.add, numba.vectorize(lambda x, y: x + y), numba.guvectorize("(f4[:],f4[:],f4[:])", "(n),(n)->(n)")(_add)],
+    ids=["numpy", "vectorize", "guvectorize"],
+)
+def test_ufuncs_are_implementations(add: Any) -> None:
+    """They take inputs by position; parameters, and other numbers of inputs, they cannot have."""
+    total = opgauge.op(name="total", dtypes=("float32",))(lambda x, y: x + y)
+    total.implementation("ufunc", device="cpu")(add)
+    ones = np.ones(2, np.float32)
+    assert call("total", x=ones, y=ones).tolist() == [2, 2]
+    scaled = opgauge.op(name="scaled", dtypes=("float32",))(_scaled)
+    with pytest.raises(DefinitionError, match="is a ufunc of 2 arrays, scaled takes x, factor: wrap it"):
+        scaled.implementation("ufunc", device="cpu")(add)
 
 
 def test_what_a_reference_prints_goes_to_standard_error(capsys: pytest.CaptureFixture[str]) -> None:
