@@ -47,13 +47,19 @@ def power_of_halves(x: Any, halves: int) -> Any:
     """
     size, one = abs(halves), type(x)(1)
     base = one / x if halves < 0 else x  # before products, which overflow where the result is subnormal
-    square = base * base
-    value = square * square if size & 8 else one
-    value = value * square if size & 4 else value
-    value = value * base if size & 2 else value
+    value = power_of_integer(base, size >> 1)
     root = np.sqrt(x)
     root = one / root if halves < 0 else root
     return value * root if size & 1 else value
+
+
+@njit(**INNER)
+def power_of_integer(x: Any, exponent: int) -> Any:
+    """Power x^exponent for 0 <= exponent <= MOST_HALVES // 2, by products, likewise."""
+    square, one = x * x, type(x)(1)
+    value = square * square if exponent & 4 else one
+    value = value * square if exponent & 2 else value
+    return value * x if exponent & 1 else value
 
 
 ROUNDER = np.float32(1.5 * 2**23)

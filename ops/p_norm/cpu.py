@@ -163,7 +163,9 @@ def p_norm_grad(
     threads = count(2 * x.nbytes, 2 * x.size * _operations(p, x))
     if abs(p) == inf:
         return _grad_at_infinity(layout, arrays, threads)
-    other = jit.HALVES if _is_halves(p - 1) else jit.GENERAL if p > 1 else jit.BELOW_ONE
+    other = jit.GENERAL if p > 1 else jit.BELOW_ONE
+    if _is_halves(p - 1):
+        other = jit.INTEGER if p.is_integer() else jit.HALVES
     slope = {1.0: jit.SIGN, 2.0: jit.LINEAR, 3.0: jit.QUADRATIC}.get(p, other)
     return _grad_of_finite(layout, arrays, threads, (slope, accumulator(x).type(p - 1)))
 

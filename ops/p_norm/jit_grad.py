@@ -14,10 +14,10 @@ from opgauge.ops._cpu.jit import (
     whole_registers,
     widen,
 )
-from opgauge.ops._cpu.jit_powers import power, power_of_halves
+from opgauge.ops._cpu.jit_powers import power, power_of_halves, power_of_integer
 from opgauge.ops._cpu.threads import parallel
 
-SIGN, LINEAR, QUADRATIC, HALVES, GENERAL, BELOW_ONE = range(6)
+SIGN, LINEAR, QUADRATIC, INTEGER, HALVES, GENERAL, BELOW_ONE = range(7)
 """Gradient modes: by `porder`."""
 TILE = 256
 """Columns that a thread takes at a time: their counts and shares stay in the first-level cache."""
@@ -30,18 +30,24 @@ def _gradient(x: Any, y: Any, dy: Any, slope: int, q: Any) -> Any:
     if slope == SIGN:
         sign = type(q)(1) if x > 0 else (type(q)(-1) if x < 0 else x)
         return sign * dy
-    ratio = x / y
+    inverse = slope == INTEGER and q < 0  # one division, not another one of the result
+    ratio = (y if inverse else x) / (x if inverse else y)
     size = abs(ratio)
     if slope == LINEAR:
         value = ratio * dy
     elif slope == QUADRATIC:
         value = ratio * size * dy
     else:
-        value = power_of_halves(size, np.int64(q + q)) if slope == HALVES else power(size, q)
+        if slope == INTEGER:
+            value = power_of_integer(size, abs(np.int64(q)))
+        else:
+            value = power_of_halves(size, np.int64(q + q)) if slope == HALVES else power(size, q)
         value = (value if x > 0 else -value) * dy
     # the power of a ratio that underflows is infinite, and 0 times that is NaN
-    lost = (x == 0) | ((size == 0) & (dy == 0) & (y < np.inf))  # without branches, so that loops vectorise
-    masked = lost if slope == BELOW_ONE or (slope == HALVES and q < 0) else y == 0
+    infinite = type(q)(np.inf)  # of the same width: another one would widen all
+    is_far = size == infinite if inverse else size == 0
+    lost = (x == 0) | (is_far & (dy == 0) & (y < infinite))  # without branches, so that loops vectorise
+    masked = lost if slope == BELOW_ONE or (slope in (INTEGER, HALVES) and q < 0) else y == 0
     return type(q)(0) if masked else value
 
 
@@ -94,14 +100,14 @@ def loop_over_elements(slope: int) -> Any:
     return loop
 
 
-_along_sign, _along_linear, _along_quadratic, _along_halves, _along_general, _along_below_one = (
-    _along(slope) for slope in (SIGN, LINEAR, QUADRATIC, HALVES, GENERAL, BELOW_ONE)
+_along_sign, _along_linear, _along_quadratic, _along_integer, _along_halves, _along_general, _along_below_one = (
+    _along(slope) for slope in (SIGN, LINEAR, QUADRATIC, INTEGER, HALVES, GENERAL, BELOW_ONE)
 )
-_across_sign, _across_linear, _across_quadratic, _across_halves, _across_general, _across_below_one = (
-    _across(slope) for slope in (SIGN, LINEAR, QUADRATIC, HALVES, GENERAL, BELOW_ONE)
+_across_sign, _across_linear, _across_quadratic, _across_integer, _across_halves, _across_general, _across_below_one = (
+    _across(slope) for slope in (SIGN, LINEAR, QUADRATIC, INTEGER, HALVES, GENERAL, BELOW_ONE)
 )
-_each_sign, _each_linear, _each_quadratic, _each_halves, _each_general, _each_below_one = (
-    loop_over_elements(slope) for slope in (SIGN, LINEAR, QUADRATIC, HALVES, GENERAL, BELOW_ONE)
+_each_sign, _each_linear, _each_quadratic, _each_integer, _each_halves, _each_general, _each_below_one = (
+    loop_over_elements(slope) for slope in (SIGN, LINEAR, QUADRATIC, INTEGER, HALVES, GENERAL, BELOW_ONE)
 )
 
 
@@ -123,6 +129,8 @@ def grad_rows(x: Any, y: Any, dy: Any, dx: Any, pieces: int, b: int, blocks: int
             _along_quadratic(x, row, first, end, norm, given, dx, q)
         elif slope == SIGN:
             _along_sign(x, row, first, end, norm, given, dx, q)
+        elif slope == INTEGER:
+            _along_integer(x, row, first, end, norm, given, dx, q)
         elif slope == HALVES:
             _along_halves(x, row, first, end, norm, given, dx, q)
         elif slope == GENERAL:
@@ -144,12 +152,25 @@ def grad_columns(x: Any, y: Any, dy: Any, dx: Any, shape: Any, slope: int, q: An
             _across_quadratic(x, row, y, dy, slot, dx, q)
         elif slope == SIGN:
             _across_sign(x, row, y, dy, slot, dx, q)
+        elif slope == INTEGER:
+            _across_integer(x, row, y, dy, slot, dx, q)
         elif slope == HALVES:
             _across_halves(x, row, y, dy, slot, dx, q)
         elif slope == GENERAL:
             _across_general(x, row, y, dy, slot, dx, q)
         else:
             _across_below_one(x, row, y, dy, slot, dx, q)
+
+
+@njit(**INNER)
+def _repeat(given: Any, first: int, count: int, width: int, each: Any) -> None:
+    """Set `each` to the values of `given` for `count` rows of `width` elements from row `first` on, one value a row."""
+    at = np.uint64(0)
+    for row in range(np.uint64(first), np.uint64(first + count)):
+        value = widen(given[row, 0])
+        for k in range(np.uint64(width)):
+            each[at + k] = value
+        at += np.uint64(width)
 
 
 @njit(**INNER)
@@ -186,14 +207,19 @@ def grad_short(x: Any, y: Any, dy: Any, dx: Any, shape: Any, slope: int, q: Any,
     """
     rows, width = x.shape
     at_once = max(1, COPIED // width)
+    given_once = y.shape[0] == rows and y.shape[1] == 1
     flat, out = x.reshape(x.size), dx.reshape(x.size)
     for piece in prange(pieces):
         begin, end = rows * np.int64(piece) // pieces, rows * (np.int64(piece) + 1) // pieces
         norms, grads = np.empty(COPIED, type(q)), np.empty(COPIED, type(q))
         for first in range(begin, end, at_once):
             count = min(at_once, end - first)
-            _copy(y, first, count, width, shape, norms)
-            _copy(dy, first, count, width, shape, grads)
+            if given_once:
+                _repeat(y, first, count, width, norms)
+                _repeat(dy, first, count, width, grads)
+            else:
+                _copy(y, first, count, width, shape, norms)
+                _copy(dy, first, count, width, shape, grads)
             start, size = first * width, count * width
             if slope == LINEAR:
                 _each_linear(flat, start, size, norms, grads, out, q)
@@ -201,6 +227,8 @@ def grad_short(x: Any, y: Any, dy: Any, dx: Any, shape: Any, slope: int, q: Any,
                 _each_quadratic(flat, start, size, norms, grads, out, q)
             elif slope == SIGN:
                 _each_sign(flat, start, size, norms, grads, out, q)
+            elif slope == INTEGER:
+                _each_integer(flat, start, size, norms, grads, out, q)
             elif slope == HALVES:
                 _each_halves(flat, start, size, norms, grads, out, q)
             elif slope == GENERAL:
