@@ -79,6 +79,11 @@ BESIDE_OTHERS = 1.1
 """Factor of the time of BLAS: its threads wait for each other, also for one that shares its processor."""
 MANY_CHANNELS = 1.12
 """Factor of the time tap by tap without groups: all channels of dy do not fit the nearest cache."""
+LOOP_BYTES = 512 << 10
+"""Size of dy and dx up to which one tap is computed by loops without groups: they read larger ones from memory, or from
+a cache that is as slow, on as many threads as there are images and channels. 64 channels of 408×408 to one: 3.4 ms, by
+BLAS 0.7; 32 of 100×100 in 4 images 163 µs, 72. To a single channel BLAS is faster at any size: 32 of 60×60 13 µs, 7.
+"""
 ONE_IMAGE = 2
 """Time of one image by planes, as a multiple of what threads pay for, from which it counts as often: other ways on
 several threads are faster. 16 channels of 112×112 take 652 µs on one thread, another way 430 on two; 24 of 28×28 63
@@ -131,6 +136,10 @@ def _times(found: ConvGeometry, wide: np.dtype[Any]) -> dict[Way, float]:
     if found.is_pointwise and not found.channels_last:
         tiles[Way.PIXELS] = pixels_ns(found, wide)
     library = {Way.LIBRARY: BESIDE_OTHERS * library_ns(found, wide)}
+    pixels = found.channels * prod(found.size) + found.out_channels * prod(found.out_size)
+    is_large = found.channels == 1 or found.batch * pixels * wide.itemsize > LOOP_BYTES
+    if taps == 1 and found.channels * found.out_channels > 1 and is_large:
+        loops = {}
     return {way: MANY_CHANNELS * time for way, time in loops.items()} | tiles | library
 
 
