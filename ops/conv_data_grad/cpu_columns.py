@@ -16,6 +16,11 @@ from opgauge.ops.conv_data_grad.op import ConvGeometry, reach_of, three
 
 STEP_BYTES = 1 << 18
 """Bytes of the columns and results of small images that are computed in one step."""
+FEW_ROWS, LEAST_FILTER = 3, 1 << 16
+"""Pixels of a 1x1 convolution up to which each is a product of its own, and least numbers of its filter.
+
+BLAS copies the filter for a product of two rows or more: of 512 to 8192 channels two pixels take 740 µs, 246 apart.
+"""
 FEW_PIXELS, MANY_PIXELS, MOST_STEP_BYTES = 12, 64, 1 << 26
 """Pixels of an image below which images share a product; pixels of a step that may take more bytes; their maximum."""
 SHORT_ROW, SHORT_STRIDED, MOST_LINKS = 8, 24, 1 << 17
@@ -235,7 +240,11 @@ def _one_product(found: ConvGeometry, tensors: Tensors) -> Bound:
         matrix = weight.reshape(groups, found.out_channels // groups, -1)
         given = dy.reshape(-1, groups, found.out_channels // groups)
         total = dx.reshape(-1, groups, found.channels // groups)
-        matmul(given.transpose(1, 0, 2), matrix, out=total.transpose(1, 0, 2))
+        if groups == 1 and len(given) <= FEW_ROWS and matrix.size >= LEAST_FILTER:
+            for row, into in zip(given[:, 0], total[:, 0], strict=True):
+                matmul(row, matrix[0], out=into)
+        else:
+            matmul(given.transpose(1, 0, 2), matrix, out=total.transpose(1, 0, 2))
         if addend is not None:
             jit.add_in_place.on(threads)(total.reshape(-1), addend.reshape(-1))
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from itertools import product
 from math import inf
+from typing import Any
 
 import numpy as np
 import pytest
@@ -176,6 +177,26 @@ def test_images_of_few_pixels_share_a_product(layout: str) -> None:
             for dtype in drawn_of("conv_data_grad", ("float32", "float64", "bfloat16")):
                 case = made.case(dtype, layout)
                 assert complaint(case, inputs_of(case), "optimized") == ""
+
+
+@pytest.mark.parametrize(("pixels", "is_apart"), [(1, True), (3, True), (4, False)])
+@pytest.mark.parametrize("dtype", FLOATS)
+def test_few_pixels_are_products_of_their_own(
+    dtype: str, pixels: int, monkeypatch: pytest.MonkeyPatch, *, is_apart: bool
+) -> None:
+    """BLAS reads the filter of one row as it lies, and copies it for several."""
+    vectors = set()
+
+    def counted(given: Any, *others: Any, **options: Any) -> Any:
+        vectors.add(given.ndim == 1)
+        return np.matmul(given, *others, **options)
+
+    monkeypatch.setattr(cpu_columns, "matmul", counted)
+    monkeypatch.setattr(cpu, "way_of", lambda *_: Way.LIBRARY)
+    monkeypatch.setattr(cpu, "_with_amx", lambda *_: None)
+    case = Convolution((1, 260, pixels), (260, 260, 1), add=True, params={}).case(dtype, LAYOUTS[1])
+    assert complaint(case, inputs_of(case), "optimized") == ""
+    assert vectors == {is_apart}
 
 
 def test_grouped_pointwise_channels_last() -> None:
