@@ -24,7 +24,7 @@ from opgauge.harness.worker.inputs import empty_bytes, on_host
 from opgauge.harness.worker.places import MovableTensors, PlacedCalls
 from opgauge.harness.worker.verify import Expected, check, judged_by
 from opgauge.ops import Bound, Kernel
-from opgauge.ops._core.backend import to_torch
+from opgauge.ops._core.backend import address_of, to_torch
 from opgauge.ops._core.op import Array
 
 
@@ -266,7 +266,7 @@ class Attempt:
                 kind = type(array).__name__
                 reason = f"returned a {kind} for {name}: convert it to an array of NumPy, CuPy, torch, JAX or Numba"
                 raise WrongError(reason)
-            elif spec.view_of is not None and spec.size and _address(array) != _address(inputs[spec.view_of]):
+            elif spec.view_of is not None and spec.size and address_of(array) != address_of(inputs[spec.view_of]):
                 reason = f"{name} should be a view of {spec.view_of} and is a copy"
                 raise WrongError(reason)
             if array is not None:
@@ -332,10 +332,3 @@ def _has_shared_elements(array: Array) -> bool:
                 return True
             nbytes += stride * (size - 1)
     return False
-
-
-def _address(array: Any) -> int:
-    """Address of an array's first element, on the host or the device."""
-    if hasattr(array, "data_ptr"):
-        return int(array.data_ptr())
-    return int(array.ctypes.data) if isinstance(array, np.ndarray) else int(array.data.ptr)

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from opgauge.harness.worker.bits import root_of
-from opgauge.ops._core.backend import cupy
+from opgauge.ops._core.backend import address_of, cupy
 from opgauge.ops._core.op import Array
 
 SOURCE = Path(__file__).parent / "regions.cu"
@@ -104,13 +104,13 @@ def exchanging(array: Any, axis: int, first: int, second: int, length: int) -> O
     word, words = _words(array)
     here = _scaled(slices(array, axis, first, length), words)
     there = slices(array, axis, second, length).offset * words
-    address = _address(array)
+    address = address_of(array)
     return Operation(EXCHANGE, word, address, address + (there - here.offset) * word, *here)
 
 
 def filling(flat: Any, regions: Iterable[Region], value: int) -> Iterator[Operation]:
     """Fill regions of bytes with a value from 0 to 255."""
-    address = _address(flat)
+    address = address_of(flat)
     for offset, rows, pitch, length in regions:
         word = gcd(address + offset, pitch, length, LARGEST_WORD)
         number = int.from_bytes(bytes([value]) * word, "little")
@@ -142,7 +142,7 @@ def differ(pairs: Iterable[Pair]) -> bool:
 
 def _comparing(pair: Pair) -> Iterator[Operation]:
     word, words = _words(pair.got)
-    addresses = _address(pair.got), _address(pair.wanted)
+    addresses = address_of(pair.got), address_of(pair.wanted)
     exchanged = Operation._field_defaults["moved"]
     if pair.moved is not None:
         exchanged = (pair.moved.inner * words, *pair.moved[1:])
@@ -168,10 +168,6 @@ def _words(array: Any) -> tuple[int, int]:
     """Bytes of the words of an array, and words per element."""
     word = min(int(array.itemsize), LARGEST_WORD)
     return word, int(array.itemsize) // word
-
-
-def _address(array: Any) -> int:
-    return int(array.data.ptr)
 
 
 def _device() -> int:

@@ -129,6 +129,19 @@ def namespace(array: object) -> ModuleType:
     return import_module("cupy") if root == "cupy" else np
 
 
+def address_of(array: Any) -> int:
+    """Address of an array's first element, on the host or the device: of NumPy, CuPy, torch, or by its interface."""
+    if hasattr(array, "data_ptr"):
+        return int(array.data_ptr())
+    if isinstance(array, np.ndarray):
+        return int(array.ctypes.data)
+    pointer = getattr(getattr(array, "data", None), "ptr", None)
+    if pointer is None:
+        interface = getattr(array, "__array_interface__", None) or array.__cuda_array_interface__
+        pointer = interface["data"][0]
+    return int(pointer)
+
+
 def empty(shape: Shape, dtype: str, backend: str) -> Any:
     """An uninitialised C-contiguous array on `backend`."""
     numpy_dtype = dtype_info(dtype).numpy

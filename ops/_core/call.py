@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from opgauge.ops._core.backend import cupy, empty, to_torch
+from opgauge.ops._core.backend import address_of, cupy, empty, to_torch
 from opgauge.ops._core.dtype import dtype_info, dtype_name
 from opgauge.ops._core.errors import BackendError, DtypeError, ParameterError, ShapeError
 from opgauge.ops._core.kernel import Kernel
@@ -274,11 +274,7 @@ def _overlap(first: Any, second: Any) -> bool:
 
 def _same_memory(first: Any, second: Any) -> bool:
     """Whether two arrays are the same elements of the same memory."""
-    return _address(first) == _address(second) and first.strides == second.strides
-
-
-def _address(array: Any) -> int:
-    return int(array.ctypes.data if isinstance(array, np.ndarray) else array.data.ptr)
+    return address_of(first) == address_of(second) and first.strides == second.strides
 
 
 def _run(

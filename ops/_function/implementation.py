@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from importlib import import_module
 from typing import Any
 
+from opgauge.ops._core.backend import address_of
 from opgauge.ops._core.errors import DefinitionError
 from opgauge.ops._core.op import Op
 
@@ -14,6 +15,8 @@ Function = Callable[..., Any]
 CPU_ARRAYS = ("numpy", "torch", "jax")
 CUDA_ARRAYS = ("cupy", "torch", "jax", "numba")
 """Array types of implementations, by backend."""
+INTERFACES = ("data_ptr", "__array_interface__", "__cuda_array_interface__")
+"""Attributes of objects that are arrays in memory."""
 
 
 class Implementation:
@@ -155,19 +158,11 @@ def _by_name(function: Any, op: Op, label: str) -> Function:
 
 def _check_filled(returned: Any, filled: Mapping[str, Any], label: str) -> None:
     """Raise DefinitionError if a function that should fill arrays returned another one in place of the only one."""
-    shape, address = getattr(returned, "shape", None), _address(returned)
     ((name, array), *others) = filled.items()
-    if not others and address is not None and shape == array.shape and address != _address(array):
+    is_array = any(hasattr(returned, key) for key in INTERFACES) and getattr(returned, "shape", None) == array.shape
+    if is_array and not others and address_of(returned) != address_of(array):
         msg = f"{label} returned a new array, but {name} should be filled: write to it, or take no out"
         raise DefinitionError(msg)
-
-
-def _address(array: Any) -> int | None:
-    """Address of an array's memory; None for other objects."""
-    if hasattr(array, "data_ptr"):
-        return int(array.data_ptr())
-    interfaces = (getattr(array, name, None) for name in ("__array_interface__", "__cuda_array_interface__"))
-    return next((int(found["data"][0]) for found in interfaces if found), None)
 
 
 def _as_tuple(returned: Any, names: tuple[str, ...], label: str) -> tuple[Any, ...]:
