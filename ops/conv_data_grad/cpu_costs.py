@@ -136,11 +136,21 @@ def _times(found: ConvGeometry, wide: np.dtype[Any]) -> dict[Way, float]:
     if found.is_pointwise and not found.channels_last:
         tiles[Way.PIXELS] = pixels_ns(found, wide)
     library = {Way.LIBRARY: BESIDE_OTHERS * library_ns(found, wide)}
-    pixels = found.channels * prod(found.size) + found.out_channels * prod(found.out_size)
-    is_large = found.channels == 1 or found.batch * pixels * wide.itemsize > LOOP_BYTES
-    if taps == 1 and found.channels * found.out_channels > 1 and is_large:
-        loops = {}
+    if _is_product(found, wide):
+        return tiles | library
     return {way: MANY_CHANNELS * time for way, time in loops.items()} | tiles | library
+
+
+def _is_product(found: ConvGeometry, wide: np.dtype[Any]) -> bool:
+    """Whether one tap without groups is too much for loops, see `LOOP_BYTES`."""
+    if prod(found.kernel) > 1 or found.channels == found.out_channels == 1:
+        return False
+    return found.channels == 1 or wide.itemsize * _elements(found) > LOOP_BYTES
+
+
+def _elements(found: ConvGeometry) -> int:
+    """Elements of dx and dy."""
+    return found.batch * (found.channels * prod(found.size) + found.out_channels * prod(found.out_size))
 
 
 def _library_ns(found: ConvGeometry, wide: np.dtype[Any]) -> float:
@@ -208,5 +218,4 @@ def _products_ns(found: ConvGeometry) -> float:
 def _groups_ns(found: ConvGeometry, wide: np.dtype[Any]) -> float:
     """The least time of one group for each, and copies of the channels."""
     single_ns = min(_times(one_group(found), wide).values())
-    copied = found.batch * (found.channels * prod(found.size) + found.out_channels * prod(found.out_size))
-    return found.groups * (COPIES_NS + single_ns) + TURN_NS * copied
+    return found.groups * (COPIES_NS + single_ns) + TURN_NS * _elements(found)
