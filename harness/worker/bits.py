@@ -98,11 +98,11 @@ def is_array(value: Any) -> bool:
 
 def typed(value: Any, dtype: str) -> Any:
     """A number of Python, as functions of ctypes return, in `dtype` if that has such numbers; others unchanged."""
-    info = dtype_info(dtype)
-    if info.kind not in PYTHON_NUMBERS.get(type(value), ()):
+    kinds = PYTHON_NUMBERS.get(type(value))
+    if kinds is None or dtype_info(dtype).kind not in kinds:
         return value
     try:
-        return np.asarray(value, info.numpy)
+        return np.asarray(value, dtype_info(dtype).numpy)
     except OverflowError:
         return value
 
