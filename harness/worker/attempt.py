@@ -17,14 +17,14 @@ from opgauge.harness.measure import Hooks, Limits, Timed, Timer, UnfinishedError
 from opgauge.harness.project import active
 from opgauge.harness.result.failure import classify
 from opgauge.harness.result.result import Check, Status
-from opgauge.harness.worker.bits import digest, has_bits, in_place, is_array, laziness, typed
+from opgauge.harness.worker.bits import address_of, digest, has_bits, in_place, is_array, laziness, typed
 from opgauge.harness.worker.buffers import Buffers, copy_beside
 from opgauge.harness.worker.device_settings import has_strange_context
 from opgauge.harness.worker.inputs import empty_bytes, on_host
 from opgauge.harness.worker.places import MovableTensors, PlacedCalls
 from opgauge.harness.worker.verify import Expected, check, judged_by
 from opgauge.ops import Bound, Kernel
-from opgauge.ops._core.backend import address_of, to_torch
+from opgauge.ops._core.backend import to_torch
 from opgauge.ops._core.op import Array
 
 

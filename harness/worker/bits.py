@@ -96,6 +96,13 @@ def is_array(value: Any) -> bool:
     return root in LIBRARIES and getattr(module, kind.__name__, None) is kind and not _has_foreign_code(kind)
 
 
+def address_of(array: Any) -> int:
+    """Address of an array's first element, on the host or the device. The same in `ops` is not in every base's."""
+    if hasattr(array, "data_ptr"):
+        return int(array.data_ptr())
+    return int(array.ctypes.data) if isinstance(array, np.ndarray) else int(array.data.ptr)
+
+
 def typed(value: Any, dtype: str) -> Any:
     """A number of Python, as functions of ctypes return, in `dtype` if that has such numbers; others unchanged."""
     kinds = PYTHON_NUMBERS.get(type(value))

@@ -14,8 +14,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from opgauge.harness.worker.bits import root_of
-from opgauge.ops._core.backend import address_of, cupy
+from opgauge.harness.worker.bits import address_of, root_of
+from opgauge.ops._core.backend import cupy
 from opgauge.ops._core.op import Array
 
 SOURCE = Path(__file__).parent / "regions.cu"
