@@ -21,6 +21,7 @@ from opgauge.ops._cuda import source as source_module
 from opgauge.ops._cuda.gemm import launch as gemm_launch
 from opgauge.ops._cuda.source import CudaSource, Gpu
 from opgauge.ops.conv_data_grad import cuda as conv_data_grad
+from opgauge.ops.deformable_conv import cuda as deformable_conv
 from opgauge.ops.deformable_conv import cuda_grad as deformable_conv_grad
 from opgauge.ops.normalization import channels_first
 from tests.emulation.emulator import CAPABILITY, MODEL, DeviceArray
@@ -93,7 +94,7 @@ def recorded(programs: list[tuple[CudaSource, str, str, int]] | None = None) -> 
         patch.setattr(bind, "fix", fix)
         patch.setattr(tuning, "device_model", lambda *_: MODEL)
         patch.setattr(channels_first, "_resident", lambda *_: 1)
-        for module in (conv_data_grad, deformable_conv_grad):
+        for module in (conv_data_grad, deformable_conv, deformable_conv_grad):
             patch.setattr(module, "multiply_stacks", lambda *_: lambda: None)
         patch.setattr(gemm_launch, "tensor_map", lambda *_: None)
         patch.setattr(np, "matmul", _no_product)

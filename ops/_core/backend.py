@@ -142,6 +142,13 @@ def address_of(array: Any) -> int:
     return int(pointer)
 
 
+def may_overlap(first: Any, second: Any) -> bool:
+    """Whether the bounds in memory of two NumPy or two CuPy arrays overlap."""
+    if isinstance(first, np.ndarray):
+        return bool(np.may_share_memory(first, second))
+    return bool(cupy().may_share_memory(first, second))
+
+
 def empty(shape: Shape, dtype: str, backend: str) -> Any:
     """An uninitialised C-contiguous array on `backend`."""
     numpy_dtype = dtype_info(dtype).numpy

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from opgauge.ops._core.backend import address_of, cupy, empty, to_torch
+from opgauge.ops._core.backend import address_of, cupy, empty, may_overlap, to_torch
 from opgauge.ops._core.dtype import dtype_info, dtype_name
 from opgauge.ops._core.errors import BackendError, DtypeError, ParameterError, ShapeError
 from opgauge.ops._core.kernel import Kernel
@@ -261,15 +261,10 @@ def _buffer(spec: TensorSpec, target: Any, inputs: Mapping[str, Any], location: 
     """The caller's memory if a kernel may write to it, else new memory."""
     if target is not None:
         array = _adopted("out", target, location)
-        if array.flags.c_contiguous and _aligned(array) and not any(_overlap(array, item) for item in inputs.values()):
+        is_apart = not any(may_overlap(array, item) for item in inputs.values())
+        if array.flags.c_contiguous and _aligned(array) and is_apart:
             return array
     return empty(spec.shape, spec.dtype, location.backend)
-
-
-def _overlap(first: Any, second: Any) -> bool:
-    if isinstance(first, np.ndarray):
-        return bool(np.may_share_memory(first, second))
-    return bool(cupy().may_share_memory(first, second))
 
 
 def _same_memory(first: Any, second: Any) -> bool:

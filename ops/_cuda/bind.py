@@ -6,15 +6,15 @@ strides and numbers are literals: comparisons and index arithmetic are folded, a
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from functools import lru_cache
-from itertools import chain
+from itertools import chain, combinations
 from math import prod
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from opgauge.ops._core.backend import cupy
+from opgauge.ops._core.backend import cupy, may_overlap
 from opgauge.ops._core.kernel import Bound
 from opgauge.ops._core.single_call import is_single_call
 from opgauge.ops._core.tuning import declare
@@ -60,7 +60,8 @@ def bind_launch(
     is_small = not is_single_call() and _CONSTANT_THREADS.covers(prod(grid) * prod(block))
     if is_small and expression not in source.clustered:
         known = [_known(argument) for argument in arguments]
-        fixed = fix(source, expression, _program(source, expression, grid, block, known), prod(block))
+        program = _program(source, expression, grid, block, known, _overlapping(arguments, known))
+        fixed = fix(source, expression, program, prod(block))
         if fixed is not None:
             unknown = [
                 [argument] if found is None else found.addresses.values()
@@ -130,13 +131,17 @@ def _program(
     grid: tuple[int, ...],
     block: tuple[int, ...],
     known: Sequence[_Known | None],
+    overlapping: Collection[int],
 ) -> str:
-    """C++ of a kernel that takes what is not known, and calls `expression`."""
+    """C++ of a kernel that takes what is not known, and calls `expression`.
+
+    overlapping: positions of the arrays that the compiler may not take for the only pointers to their memory.
+    """
     taken, lines, given = [], [f"assume_launch({_three(grid)}, {_three(block)});"], []
     for i, found in enumerate(known):
         given.append(f"a{i}")
         if found is None:
-            taken.append(f"Parameter<{i}> __restrict__ a{i}")
+            taken.append(f"Parameter<{i}> {'' if i in overlapping else '__restrict__ '}a{i}")
             continue
         lines.append(f"auto a{i} = from_words<Parameter<{i}>>({{{', '.join(f'{word:#x}u' for word in found.words)}}});")
         for j, member in enumerate(found.addresses):
@@ -148,6 +153,13 @@ def _program(
         f"template <int I>\nusing Parameter = typename Signature<decltype(&{expression})>::template type<I>;\n"
         f"KERNEL({prod(block)}) {_name(expression)}({', '.join(taken)}) {{\n  {body}\n}}\n"
     )
+
+
+def _overlapping(arguments: Sequence[Any], known: Sequence[_Known | None]) -> set[int]:
+    """Positions of arrays whose memory another argument has too."""
+    arrays = [(i, argument) for i, (argument, found) in enumerate(zip(arguments, known, strict=True)) if found is None]
+    pairs = ((i, j) for (i, first), (j, second) in combinations(arrays, 2) if may_overlap(first, second))
+    return set(chain.from_iterable(pairs))
 
 
 def _three(lengths: tuple[int, ...]) -> str:

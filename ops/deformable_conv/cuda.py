@@ -13,6 +13,7 @@ from opgauge.ops._core.kernel import Bound
 from opgauge.ops._core.op import Shapes
 from opgauge.ops._core.registry import kernel
 from opgauge.ops._cuda.bind import bind_launch
+from opgauge.ops._cuda.blas import multiply_stacks
 from opgauge.ops._cuda.fill import bind_fill
 from opgauge.ops._cuda.gemm.launch import multiply
 from opgauge.ops._cuda.gemm.problem import EXACT, SPLITS, GemmProblem, Matrix
@@ -147,6 +148,8 @@ def _by_blas(found: SamplingGeometry, filter: Any, columns: Any, out: Any, works
     matrix = filter.reshape(found.groups, found.out_channels // found.groups, -1)
     given = columns.reshape(-1, found.groups, matrix.shape[2], found.pixels)
     target = out.reshape(-1, found.groups, matrix.shape[1], found.pixels)
+    if out.dtype in (np.float32, np.float64):
+        return multiply_stacks(matrix[None], given, target)
     return lambda: xp.matmul(matrix, given, out=target)
 
 

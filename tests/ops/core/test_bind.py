@@ -62,13 +62,23 @@ def test_small_launches_are_compiled_for_their_arguments(
     monkeypatch: pytest.MonkeyPatch, threads: int, limit: int, *, fixed: bool
 ) -> None:
     """Then arrays alone are passed; all others pass everything."""
-    array, calls = SimpleNamespace(data=None), list[Any]()
+    array, calls = np.empty(3, np.float32), list[Any]()
     source = source_noting(calls)
     monkeypatch.setattr(bind, "fix", lambda *_: lambda *call: calls.append(("fixed", *call)))
     with override({"cuda.constant_threads": limit}):
         bind.bind_launch(source, "scale<float>", (threads // 512,), (512,), (array, np.int32(3), None))()
     passed = (array,) if fixed else (array, np.int32(3), None)
     assert calls == [(*(["fixed"] if fixed else []), (threads // 512,), (512,), passed)]
+
+
+def test_arrays_that_overlap_are_not_restricted(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A kernel may write where it has read; loads of a restricted pointer could be moved behind such stores."""
+    programs, memory = list[str](), np.empty(8, np.float32)
+    monkeypatch.setattr(bind, "fix", lambda _source, _name, program, _threads: programs.append(program))
+    arguments = (memory[:5], np.empty(3, np.float32), memory[4:], np.int32(3), memory[:0])
+    bind.bind_launch(source_noting([]), "scale<float>", (1,), (32,), arguments)
+    taken = programs[0].partition("scale_fixed(")[2].partition(")")[0].split(", ")
+    assert [" __restrict__ " in one for one in taken] == [False, True, False, True]
 
 
 def test_nothing_is_compiled_for_a_single_call(monkeypatch: pytest.MonkeyPatch) -> None:
