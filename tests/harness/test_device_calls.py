@@ -74,12 +74,19 @@ class RowMeans:
         self.device = device
         self.known: dict[bytes, Any] = {}
         self.left = (b"", b"")
+        self.is_cold = False
         self.ready = self.y.copy()
 
     def honest(self) -> None:
         """Work."""
         self.y[...] = self.x.mean(axis=1, dtype=np.float64)
         self.device.now_ns += WORK_NS
+
+    def cold(self) -> None:
+        """Work, for longer if other kernels have taken this one's code out of the caches."""
+        self.honest()
+        self.device.now_ns += WORK_NS if self.is_cold else 0
+        self.is_cold = False
 
     def early(self) -> None:
         """Leave what another stream has computed."""
@@ -169,6 +176,21 @@ def _arrays_of_a_device(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_an_honest_kernel_passes(seed: int) -> None:
     """Its inputs are as before."""
     assert not check("honest", seed).is_hot_wrong
+
+
+def test_code_that_fresh_values_take_out_of_caches_is_no_fault(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The kernels that make fresh values run before a call on known ones, which precedes the timed one."""
+    with made(1) as (audit, attempt, device):
+        kernel, change = RowMeans(attempt, device), audit.change
+
+        def changed(*, whole: bool, fresh: bool) -> None:
+            change(whole=whole, fresh=fresh)
+            kernel.is_cold |= fresh
+
+        monkeypatch.setattr(audit, "change", changed)
+        measured = Measurement(samples_ns=(WORK_NS,), timer="t", warmup=0, hot_ns=WORK_NS)
+        check_device_calls(audit, attempt, kernel.cold, measured)
+        assert audit.samples > 0
 
 
 @pytest.mark.parametrize(
