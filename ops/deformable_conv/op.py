@@ -44,6 +44,8 @@ WOBBLES = 6
 differ by 2^40 in size, eleven were 4 to 4.6 off."""
 DOUBLE_WOBBLES = 2**0.5
 """Factor of that for float64, in which the coordinates of the reference are rounded too, independently."""
+LARGE = 2.0**32
+"""Magnitude of an input from which lost products of others may matter."""
 CORNERS = 4
 """Pixels that a sample is interpolated from."""
 DTYPES = ("float16", "bfloat16", "float32", "float64")
@@ -228,7 +230,8 @@ def bound_grad(
     """Rounding of long sums (two in sequence except for the filter), of coordinates, of 16-bit columns."""
     epsilon = accumulator_info(dtype).epsilon
     magnitudes, wobble = gradient_bounds(arrays, _found(arrays, params), epsilon)
-    small = [gradient_bounds(changed, _found(arrays, params), epsilon)[0] for changed in _small(arrays, dtype)]
+    changes = [*_small(arrays, dtype), *_lost_products(arrays, dtype)]
+    small = [gradient_bounds(changed, _found(arrays, params), epsilon)[0] for changed in changes]
     held = dtype_info(dtype).epsilon if dtype_info(dtype).itemsize == PAIR else 0.0
     chained = {"filter_grad": 0.5}
     bounds: dict[str, Array | float] = {}
@@ -254,6 +257,16 @@ def _small(arrays: Mapping[str, Array], dtype: str) -> list[dict[str, Array]]:
     names = ("x", "filter", "mask", "out_grad")
     small = {name: flushed(arrays[name], dtype) for name in names if name in arrays}
     return [{**arrays, name: array} for name, array in small.items() if np.any(array)]
+
+
+def _lost_products(arrays: Mapping[str, Array], dtype: str) -> list[dict[str, Array]]:
+    """Arrays whose products are as small as those that are lost, if another factor makes them large again."""
+    if max(float(np.max(np.abs(array), initial=0.0)) for array in arrays.values()) < LARGE:
+        return []
+    tiny, x, filters, out_grad = accumulated_limits(dtype)[0], *(arrays[name] for name in ("x", "filter", "out_grad"))
+    ones = {"mask": np.ones_like(arrays["mask"])} if "mask" in arrays else {}
+    columns = {**arrays, **ones, "x": np.full_like(x, tiny)}
+    return [{**arrays, "filter": np.ones_like(filters), "out_grad": np.full_like(out_grad, tiny)}, columns]
 
 
 def _with_partial(
