@@ -62,7 +62,8 @@ class Trial(NamedTuple):
             patch.setattr(rows, "WARP_COLLECTS", self.seed % 200)
             if self.vectors:
                 patch.setattr(p_norm, "INF_RESIDENT", 0)
-                patch.setattr(p_norm, "_FEW", 0)
+                for limit in ("_FEW", "_FEW_IN_ROWS", "_FEW_TIED"):
+                    patch.setattr(p_norm, limit, 0)
                 for module in (problem, sums):
                     patch.setattr(module, "FEW_ELEMENTS", 0)
                 patch.setattr(elements, "FEW_IN_COLUMNS", (0, 0))

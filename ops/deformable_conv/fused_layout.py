@@ -34,7 +34,7 @@ STAGE_PIXELS = 32
 TRANSPOSE_TILE = (32, 64)
 """Pixels and channels that a block transposes to channels last."""
 FEWEST_STAGES = 2
-MOST_SPLITS, QUARTER = 16, 64 * 64
+MOST_SPLITS, QUARTER = 64, 64 * 64
 """Maximum splits; results whose partial sums take a quarter of a stage to read."""
 PLACE_BYTES, SPOT_BYTES = 16, 32
 """Bytes of a sample position, in global and in shared memory."""

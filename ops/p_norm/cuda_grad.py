@@ -66,9 +66,13 @@ _SHORT_ROW = 16
 _APART_COLUMNS = 1 << 8
 """Minimum elements of rows that are traversed as columns where x and dx share no vectors: rows of 1000 take 0.6 of the
 time, rows of 100 take 1.7."""
-_FEW = 1 << 16
-"""Elements up to which a thread computes one, unless rows are whole vectors: 50 norms of one element took 1.68 us, not
-0.90, as threads waited for one norm after another. 200000 elements take 17 % longer so."""
+_FEW, _FEW_IN_ROWS = 1 << 16, 200_000
+"""Elements up to which a thread computes one, unless rows are whole vectors, and those of rows for finite porder: 50
+norms of one element took 1.68 us, not 0.90, as threads waited for one norm after another; 286 rows of 250 take 1.25,
+not 1.49."""
+_FEW_TIED, _ROWS_AT_ONCE = 1 << 18, 8
+"""Elements of at most 4 bytes, and rows per multiprocessor, up to which a row of +-inf has a block whose threads read
+single elements: 500 rows of 250 in bfloat16 take 1.61 us, not 2.28; doubles are not faster."""
 
 
 def _grad_workspace(shapes: Shapes, params: Params) -> int:
@@ -140,7 +144,8 @@ def _gradient(p: float, layout: Reduction, x: Any, y: Any, dy: Any, dx: Any) -> 
     whole = _is_whole(shift, layout.length, width)
     if layout.length == 1 and whole_vector(x, x.size, *arrays) == width:  # every element has its own norm
         layout = Reduction(1, 1, 1, 1, x.size)
-    are_rows, is_few = layout.b == layout.c == 1, x.size <= _FEW
+    are_rows = layout.b == layout.c == 1
+    is_few = x.size <= (_FEW_IN_ROWS if are_rows else _FEW)
     is_apart = are_rows and shift is None and layout.length >= _APART_COLUMNS
     if are_rows and not is_apart and x.size < (1 << 31) - (1 << 20) and (whole or not is_few):
         vectors = 2 if width > 2 and x.nbytes in PAIRED else 1
@@ -237,10 +242,12 @@ def _inf_rows(layout: Reduction, arrays: tuple[Any, ...], workspace: Any) -> Bou
     rows, length, found = layout.a, layout.length, _shift(x, dx)
     width, shift = WIDTHS[x.dtype.name], found
     few = dx.size <= _FEW and length <= ROW_THREADS and not _is_whole(shift, length, width)
-    if shift is None or length < width or few:
+    is_alone = dx.size <= _FEW_TIED and length <= ROW_EACH * THREADS and rows <= _ROWS_AT_ONCE * multiprocessors()
+    is_alone &= x.dtype.itemsize <= np.dtype(np.float32).itemsize
+    if shift is None or length < width or few or is_alone:
         width, shift = 1, 0
     ctype, vectors = CTYPES[x.dtype.name], -(-length // width)
-    if vectors <= ROW_THREADS:
+    if vectors <= ROW_THREADS and not is_alone:
         most = min(ROW_THREADS, (SHORT_EACH * ROW_THREADS - 1) * width // length)
         most = min(most, max(WARP, -(-rows // (INF_BLOCKS * multiprocessors()))))
         filling = width // gcd(length, width)  # rows that together are whole vectors

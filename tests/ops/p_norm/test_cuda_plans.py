@@ -136,7 +136,7 @@ def test_one_block_takes_a_row_of_1024_packs() -> None:
 
 
 @pytest.mark.parametrize("dtype", FLOATS)
-@pytest.mark.parametrize("megabytes", [1, 19, 40, 75, 200])
+@pytest.mark.parametrize("megabytes", [2, 19, 40, 75, 200])
 def test_threads_take_as_many_packs_as_pay(megabytes: int, dtype: str) -> None:
     """Two vectors a thread, or one, by the size of x; blocks reach its end, and the last is not empty."""
     width = WIDTHS[dtype]
