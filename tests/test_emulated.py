@@ -61,8 +61,7 @@ class Trial(NamedTuple):
             patch.setattr(p_norm, "_SPLIT", self.seed % 2 << 18)
             patch.setattr(rows, "WARP_COLLECTS", self.seed % 200)
             if self.vectors:
-                patch.setattr(p_norm, "INF_RESIDENT", 0)
-                for limit in ("_FEW", "_FEW_IN_ROWS", "_FEW_TIED"):
+                for limit in ("INF_RESIDENT", "_FEW", "_FEW_IN_ROWS", "_FEW_TIED"):
                     patch.setattr(p_norm, limit, 0)
                 for module in (problem, sums):
                     patch.setattr(module, "FEW_ELEMENTS", 0)

@@ -13,41 +13,27 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from math import isfinite
 
 import numpy as np
 
 from opgauge.ops._core.dtype import accumulator_info, dtype_info
 from opgauge.ops._core.errors import ParameterError, ShapeError
 from opgauge.ops._core.op import Array, Input, Op, Shape, Shapes, TensorSpec, Work, tensor_bytes
-from opgauge.ops._core.overflow import accumulated_limits, flushed, overflowing, sum_bounds
+from opgauge.ops._core.overflow import accumulated_limits, flushed, sum_bounds
 from opgauge.ops._core.params import make_plain
 from opgauge.ops._core.registry import register
+from opgauge.ops.deformable_conv.bounds import PAIR, UNITS, lost_products, small_values, with_partial, wobbles
 from opgauge.ops.deformable_conv.propose import propose
 from opgauge.ops.deformable_conv.reference import (
     gradient_bounds,
     gradients,
     output,
     output_bounds,
-    overflowing_gradients,
-    overflowing_outputs,
 )
 from opgauge.ops.deformable_conv.sampling import SamplingGeometry
 
 PerAxis = int | tuple[int, ...]
-PAIR = 2
 RANK = 4
-UNITS = 32
-"""Allowed rounding of a long sum, in half epsilons of sum |filter| |column|: rejects TF32 (366), takes float32 (24)."""
-WOBBLES = 6
-"""Allowed changes of coordinates, in epsilons of the root of summed squares. Of a million outputs of inputs that
-differ by 2^40 in size, eleven were 4 to 4.6 off."""
-DOUBLE_WOBBLES = 2**0.5
-"""Factor of that for float64, in which the coordinates of the reference are rounded too, independently."""
-LARGE = 2.0**32
-"""Magnitude of an input from which lost products of others may matter."""
-CORNERS = 4
-"""Pixels that a sample is interpolated from."""
 DTYPES = ("float16", "bfloat16", "float32", "float64")
 """Supported dtypes."""
 
@@ -212,16 +198,16 @@ def bound(
     """Rounding of a long sum, of coordinates (independent from sample to sample) and of 16-bit columns."""
     magnitude, wobble = output_bounds(arrays, _found(arrays, params))
     epsilon = accumulator_info(dtype).epsilon
-    allowed = UNITS * epsilon / 2 * magnitude + _wobbles(dtype) * epsilon * wobble + flushed(outputs["out"], dtype)
+    allowed = UNITS * epsilon / 2 * magnitude + wobbles(dtype) * epsilon * wobble + flushed(outputs["out"], dtype)
     weights, tiny = np.abs(arrays["filter"]), accumulated_limits(dtype)[0]
     allowed = allowed + tiny * (weights[0].size + weights.sum(axis=(1, 2, 3)))[:, None, None]
-    for changed in _small(arrays, dtype):
+    for changed in small_values(arrays, dtype):
         allowed = allowed + output_bounds(changed, _found(arrays, params))[0]
     if dtype_info(dtype).itemsize == PAIR:
         terms = weights.sum(axis=(1, 2, 3))[:, None, None]
         allowed = allowed + dtype_info(dtype).epsilon * magnitude + dtype_info(dtype).subnormal / 2 * terms
     bounds = sum_bounds("out", allowed, magnitude, accumulated_limits(dtype)[1])
-    return _with_partial(bounds, arrays, _found(arrays, params), dtype)
+    return with_partial(bounds, arrays, _found(arrays, params), dtype)
 
 
 def bound_grad(
@@ -230,66 +216,21 @@ def bound_grad(
     """Rounding of long sums (two in sequence except for the filter), of coordinates, of 16-bit columns."""
     epsilon = accumulator_info(dtype).epsilon
     magnitudes, wobble = gradient_bounds(arrays, _found(arrays, params), epsilon)
-    changes = [*_small(arrays, dtype), *_lost_products(arrays, dtype)]
+    changes = [*small_values(arrays, dtype), *lost_products(arrays, dtype)]
     small = [gradient_bounds(changed, _found(arrays, params), epsilon)[0] for changed in changes]
     held = dtype_info(dtype).epsilon if dtype_info(dtype).itemsize == PAIR else 0.0
     chained = {"filter_grad": 0.5}
     bounds: dict[str, Array | float] = {}
     for name in _wanted(magnitudes, params):
         size = magnitudes[name]
-        error = (UNITS * epsilon * chained.get(name, 1.0) + held) * size + _wobbles(dtype) * epsilon * wobble[name]
+        error = (UNITS * epsilon * chained.get(name, 1.0) + held) * size + wobbles(dtype) * epsilon * wobble[name]
         error = error + flushed(outputs[name], dtype) + accumulated_limits(dtype)[0] * arrays["out_grad"].size
         error = sum((one[name] for one in small), error)
         if held and name == "filter_grad":
             terms = np.abs(arrays["out_grad"]).sum(axis=(0, 2, 3))[:, None, None, None]
             error = error + dtype_info(dtype).subnormal / 2 * terms
         bounds |= sum_bounds(name, error, size, accumulated_limits(dtype)[1])
-    return _with_partial(bounds, arrays, _found(arrays, params), dtype)
-
-
-def _wobbles(dtype: str) -> float:
-    """Allowed changes of coordinates in `dtype`."""
-    return WOBBLES * (DOUBLE_WOBBLES if dtype == "float64" else 1.0)
-
-
-def _small(arrays: Mapping[str, Array], dtype: str) -> list[dict[str, Array]]:
-    """Arrays of which one, if some of its values may be flushed, has those alone."""
-    names = ("x", "filter", "mask", "out_grad")
-    small = {name: flushed(arrays[name], dtype) for name in names if name in arrays}
-    return [{**arrays, name: array} for name, array in small.items() if np.any(array)]
-
-
-def _lost_products(arrays: Mapping[str, Array], dtype: str) -> list[dict[str, Array]]:
-    """Arrays whose products are as small as those that are lost, if another factor makes them large again."""
-    if max(float(np.max(np.abs(array), initial=0.0)) for array in arrays.values()) < LARGE:
-        return []
-    tiny, x, filters, out_grad = accumulated_limits(dtype)[0], *(arrays[name] for name in ("x", "filter", "out_grad"))
-    ones = {"mask": np.ones_like(arrays["mask"])} if "mask" in arrays else {}
-    columns = {**arrays, **ones, "x": np.full_like(x, tiny)}
-    return [{**arrays, "filter": np.ones_like(filters), "out_grad": np.full_like(out_grad, tiny)}, columns]
-
-
-def _with_partial(
-    bounds: dict[str, Array | float], arrays: Mapping[str, Array], found: SamplingGeometry, dtype: str
-) -> dict[str, Array | float]:
-    """`bounds`, which also allow non-finite outputs where a column or its gradient may overflow.
-
-    Columns may be in 16 bits. A factor of 0 makes NaN of an infinite partial result.
-    """
-    largest = {name: float(np.max(np.abs(array), initial=0.0)) for name, array in arrays.items()}
-    column = largest["x"] * max(largest.get("mask", 1.0), 1.0)
-    column_gradient = largest.get("out_grad", 0.0) * largest["filter"] * arrays["filter"].shape[0]
-    product = column_gradient * max(column, 1.0) * CORNERS * found.channels
-    most, most_summed = dtype_info(dtype).largest, accumulated_limits(dtype)[1]
-    are_finite = all(map(isfinite, largest.values()))
-    if not are_finite or (column <= most and product <= most_summed):
-        return bounds
-    if "out_grad" in arrays:
-        places = overflowing_gradients(arrays, found, most, most_summed)
-    else:
-        places = overflowing_outputs(arrays, found, most)
-    allowed = {name: (np.asarray(bounds[name]), where) for name, where in places.items() if name in bounds}
-    return bounds | {name: overflowing(np.abs(one), where | (one < 0)) for name, (one, where) in allowed.items()}
+    return with_partial(bounds, arrays, _found(arrays, params), dtype)
 
 
 def work(shapes: Shapes, params: DeformableConvParams) -> Work:
