@@ -23,6 +23,7 @@ from opgauge.web.compared_trial import USUAL, ComparedTrial, TrialKey, read_tria
 from opgauge.web.devices import device_names
 from opgauge.web.known_runs import find_runs
 from opgauge.web.reader import Reader
+from opgauge.web.scope import reader_of_run
 from opgauge.web.steady import series_half_widths
 
 LEAST_COMMIT = 6
@@ -143,7 +144,7 @@ class RunComparison:
         slugs = {name: reader.device(head, name).slug for name in device_names(head)}
         open_ = [place for place, (found, ratio) in enumerate(judged) if _needs_series(found, ratio)]
         series = [(case_id, made, slugs.get(device, "")) for case_id, made, device in (pairs[one].key for one in open_)]
-        widths = series_half_widths(reader, series, (base.key, head.key))
+        widths = series_half_widths(reader_of_run(reader, head), series, (base.key, head.key))
         self._halves = dict(zip(open_, widths, strict=True))
         for place, half in self._halves.items():
             change = log(self.ratios[place] or 1.0)

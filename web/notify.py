@@ -16,6 +16,7 @@ from opgauge.harness.store.abandoned import end_lost_runs
 from opgauge.harness.store.webhooks import Event, list_webhooks, queue_event
 from opgauge.web.delivery import Sender, is_path
 from opgauge.web.known_regressions import known_regressions
+from opgauge.web.last_runs import last_runs
 from opgauge.web.observe import log
 from opgauge.web.reader import Reader
 from opgauge.web.regression import Regression, RegressionState
@@ -32,11 +33,11 @@ def events_of(reader: Reader, now: datetime) -> Iterator[tuple[Event, str, dict[
         if one.state in {RegressionState.OPEN, RegressionState.SUSPECTED} and one.run.started > now - RECENT:
             kind = Event.SUSPECTED if one.state is RegressionState.SUSPECTED else Event(one.kind)
             yield kind, f"regression {one.key}", _regression_message(one, reader.settings.forge)
-    for slug, (device, started) in latest_by_device(reader).items():
-        if SILENT_AFTER < now - started < RECENT:
-            text = f"{device} has not reported since {started:%Y-%m-%d %H:%M} UTC"
+    for slug, (device, run) in last_runs(reader).items():
+        if SILENT_AFTER < now - run.started < RECENT:
+            text = f"{device} has not reported since {run.started:%Y-%m-%d %H:%M} UTC"
             message = {"text": text, "device": str(device), "path": "/devices"}
-            yield Event.SILENT, f"silent {slug} {started.isoformat()}", message
+            yield Event.SILENT, f"silent {slug} {run.started.isoformat()}", message
     for run in reader.runs():
         ended = run.finished or run.started
         if ended < now - RECENT:
@@ -44,17 +45,6 @@ def events_of(reader: Reader, now: datetime) -> Iterator[tuple[Event, str, dict[
         if run.status == "interrupted":
             text = f"run {run.id[:8]} of {run.commit[:10] or 'no commit'} was interrupted at {ended:%Y-%m-%d %H:%M} UTC"
             yield Event.DIED, f"died {run.id}", {"text": text, "run": run.id, "path": f"/runs/{run.id}"}
-
-
-def latest_by_device(reader: Reader) -> dict[str, tuple[Any, datetime]]:
-    """Device and start of its latest run of the history, by slug."""
-    found: dict[str, tuple[Any, datetime]] = {}
-    for run in reader.recent().runs:
-        for name in {key.partition(".")[0] for key in run.environment.hard if "." in key}:
-            device = reader.device(run, name)
-            if device.slug not in found or found[device.slug][1] < run.started:
-                found[device.slug] = (device, run.started)
-    return found
 
 
 def _regression_message(one: Regression, forge: str) -> dict[str, Any]:

@@ -15,7 +15,7 @@ from functools import lru_cache
 from math import log, sqrt
 
 from opgauge.harness.gate.waiver import Waiver
-from opgauge.harness.judge.changepoint import EDGE, LEAST_POINTS, ChangePoint, find_change_points
+from opgauge.harness.judge.changepoint import EDGE, LEAST_POINTS, ChangePoint, SeriesChanges, analyse_series
 from opgauge.harness.judge.departure import Departure, find_departure
 from opgauge.harness.judge.verdict import Subject
 from opgauge.harness.result.result import Status
@@ -87,17 +87,21 @@ def timed(levels: Iterable[Level]) -> list[tuple[Level, float]]:
 def change_points(levels: Sequence[Level], least_ratio: float = LEAST_RATIO) -> list[tuple[Level, Level, ChangePoint]]:
     """Change points of a series, each with the runs before and after it."""
     known = timed(levels)
-    times = [time for _, time in known]
-    if not times or max(times) < least_ratio * min(times):
-        return []
-    found = _found(tuple(times), least_ratio)
+    found = changes_of([time for _, time in known], least_ratio).points
     return [(known[point.index - 1][0], known[point.index][0], point) for point in found]
 
 
+def changes_of(times: Sequence[float], least_ratio: float = LEAST_RATIO) -> SeriesChanges:
+    """Change points and trend of times; none where even the extremes differ by less."""
+    if not times or max(times) < least_ratio * min(times):
+        return SeriesChanges()
+    return _found(tuple(times), least_ratio)
+
+
 @lru_cache(8192)
-def _found(times: tuple[float, ...], least_ratio: float) -> tuple[ChangePoint, ...]:
+def _found(times: tuple[float, ...], least_ratio: float) -> SeriesChanges:
     """Cached, as a new run changes the series of one device only."""
-    return find_change_points(times, least_ratio=least_ratio)
+    return analyse_series(times, least_ratio=least_ratio)
 
 
 def find_regressions(
@@ -130,9 +134,9 @@ class Improvement:
     series: tuple[float | None, ...] = ()
 
 
-def known_improvements(reader: Reader) -> list[Improvement]:
-    """Improvements of the recent runs, computed once for each state of the data."""
-    return reader.cache.get("improvements", lambda: find_improvements(reader.recent()))
+def known_improvements(reader: Reader, recent: Recent) -> list[Improvement]:
+    """Improvements of the reader's recent runs, computed once for each state of the data."""
+    return reader.cache.get("improvements", lambda: find_improvements(recent))
 
 
 def find_improvements(recent: Recent) -> list[Improvement]:

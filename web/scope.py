@@ -16,6 +16,7 @@ from fastapi import Request
 from starlette.concurrency import run_in_threadpool
 from starlette.responses import RedirectResponse
 
+from opgauge.harness.store.run_queries import RunInfo
 from opgauge.web.reader import Reader
 
 UNNAMED = "-"
@@ -96,6 +97,19 @@ def reader_for(request: Request) -> Reader:
     reader: Reader = request.app.state.reader
     project: str | None = request.scope.get("project")
     return reader if project is None else reader.of_project(project)
+
+
+def each_project(reader: Reader) -> list[Reader]:
+    """Readers of the projects that `reader` reads, one each: a history and its series are of one project."""
+    names = [name for name, _, _ in reader.projects()]
+    if reader.project is not None or len(names) < 2:
+        return [reader]
+    return [reader.of_project(name) for name in names]
+
+
+def reader_of_run(reader: Reader, run: RunInfo) -> Reader:
+    """The reader of a run's own project: neither the run before it nor its noise is another project's."""
+    return next((one for one in each_project(reader) if one.project == run.project), reader)
 
 
 def is_of_one_project(scope: _Message) -> bool:

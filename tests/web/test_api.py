@@ -201,8 +201,8 @@ def test_metrics_are_prometheus_text(client: TestClient, empty: TestClient) -> N
         for line in answer.text.splitlines():
             assert line.startswith("# ") or SAMPLE.fullmatch(line), line
     text = client.get("/metrics").text
-    assert f"opgauge_runs {RUNS}\n" in text
-    assert 'opgauge_regressions{state="open"}' in text
+    assert f'opgauge_runs{{project=""}} {float(RUNS)}\n' in text
+    assert 'opgauge_regressions{project="",state="open"}' in text
 
 
 def test_labels_are_escaped() -> None:

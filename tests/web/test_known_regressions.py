@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from datetime import timedelta
 from pathlib import Path
+from types import MappingProxyType
 from uuid import uuid4
 
 import numpy as np
@@ -40,7 +41,14 @@ def url(tmp_path: Path) -> Iterator[str]:
         yield made
 
 
-def measure(url: str, hours: list[int], bad_from: int, kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def measure(
+    url: str,
+    hours: list[int],
+    bad_from: int,
+    kind: str,
+    monkeypatch: pytest.MonkeyPatch,
+    facts: Mapping[str, str] = MappingProxyType({}),
+) -> None:
     """Enter runs of the commits of some hours; one series is slower, or broken, from a commit on."""
     with Store.open(url) as store:
         for hour in hours:
@@ -53,7 +61,7 @@ def measure(url: str, hours: list[int], bad_from: int, kind: str, monkeypatch: p
             if is_bad and kind == "broken":
                 found = [broken(one) if _is(one.trial.implementation, one.trial.device) else one for one in found]
             when = START + timedelta(hours=hour)
-            soft = {"commit": f"{hour:02x}" * 20, "branch": "main", "commit_time": when.isoformat()}
+            soft = {"commit": f"{hour:02x}" * 20, "branch": "main", "commit_time": when.isoformat(), **facts}
             run = Submission(str(uuid4()), when, when, "finished", "", Environment(HARD, soft), (), tuple(found))
             add_run(store.engine, run)
 

@@ -21,6 +21,7 @@ from opgauge.web.app import create_app
 from tests.databases import database
 from tests.web.reading_pages import PLAIN
 from tests.web.submissions import a_run
+from tests.web.test_known_regressions import measure
 
 LINK = re.compile(r'(?:href|src|action)="([^"]*)"')
 
@@ -155,3 +156,25 @@ def test_pages_below_a_root_path_differ_in_addresses_only(filled: str) -> None:
         for page in PLAIN:
             moved = re.sub("([\"'])/tools/opgauge/", r"\1/", below.get(page).text)
             assert moved.replace("/tools/opgauge/", "/") == client.get(page).text, page
+
+
+def test_projects_with_equal_cases_are_counted_apart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A regression of one project, whose branch has another name, is in all that is said of all projects."""
+    with database(tmp_path) as made:
+        measure(made, list(range(10)), 99, "broken", monkeypatch, {"project": "alpha", "branch": "main"})
+        measure(made, list(range(10)), 6, "broken", monkeypatch, {"project": "beta", "branch": "develop"})
+        with TestClient(create_app(Settings(database=made))) as client:
+            for root, names in (("", {"alpha", "beta"}), ("/p/alpha", {"alpha"}), ("/p/beta", {"beta"})):
+                text = client.get(f"{root}/metrics").text
+                counts = dict(re.findall(r'opgauge_regressions\{project="(\w+)",state="open"\} (\S+)', text))
+                assert counts == {name: "1.0" if name == "beta" else "0.0" for name in names}
+                assert set(re.findall(r'opgauge_\w+\{project="(\w+)"', text)) == names
+                found = client.get(f"{root}/api/v1/regressions").json()["items"]
+                assert [one["project"] for one in found] == [name for name in names if name == "beta"]
+                case = "broken" if "beta" in names else "baseline"
+                assert case in client.get(f"{root}/api/v1/ops/lerp/badge.svg").text
+            for run in client.get("/api/v1/runs").json()["items"]:
+                before = re.search(r"/compare\?base=(\w{8})&amp;head", client.get(f"/runs/{run['id']}").text)
+                assert before is None or before[1] in {
+                    one["id"][:8] for one in client.get(f"/p/{run['project']}/api/v1/runs").json()["items"]
+                }

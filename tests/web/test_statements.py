@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
+from datetime import UTC, datetime
 from itertools import groupby
 
 import numpy as np
@@ -13,6 +15,7 @@ from opgauge.harness.result.result import Environment
 from opgauge.harness.store import Store
 from opgauge.web.comparison import compare_runs, sort_compared
 from tests.web.dataset import results
+from tests.web.histories import add_history
 from tests.web.reading_pages import reader_of, text_of
 from tests.web.submissions import a_run, bearer, put, store_of
 
@@ -84,3 +87,54 @@ def test_runs_of_other_hardware_are_marked_among_several(empty_copy: TestClient)
     assert page.count("other hardware or drivers") == 2
     alike = text_of(empty_copy.get(f"/compare?base={base}&head={same}&head={same}").text)
     assert "other hardware or drivers" not in alike
+
+
+def test_the_last_run_of_a_device_is_the_latest_whatever_it_measured(empty_copy: TestClient) -> None:
+    """An old commit and another branch, measured last, count; a device that was only described does not."""
+    headers, sent = bearer(empty_copy), []
+    for place, (commit, branch, day) in enumerate((("b" * 40, "main", 3), ("a" * 40, "main", 5), ("c" * 40, "x", 7))):
+        run = a_run(24)
+        run["results"] = [one for one in run["results"] if one["trial"]["device"] == "cuda:0"]
+        run["run"] |= {"started": f"2026-02-0{day}T09:00:00+00:00", "finished": f"2026-02-0{day}T10:00:00+00:00"}
+        run["run"]["environment"]["soft"] |= {"commit": commit, "branch": branch}
+        run["run"]["environment"]["soft"]["commit_time"] = f"2026-01-{9 - place:02}T09:00:00+00:00"
+        put(empty_copy, run, headers)
+        sent.append(run["run"]["id"])
+        found = re.findall(r"opgauge_last_run_timestamp_seconds{(.*)} (\S+)", empty_copy.get("/metrics").text)
+        assert [('device="cuda:0"' in labels, float(when)) for labels, when in found] == [
+            (True, datetime(2026, 2, day, 9, tzinfo=UTC).timestamp())
+        ]
+        for page in ("/", "/devices"):
+            assert f"2026-02-0{day} 09:00" in empty_copy.get(page).text
+
+
+def test_what_cannot_run_is_neither_ok_nor_wrong(empty_copy: TestClient) -> None:
+    """An unsupported implementation has no sample of its correctness, and no tick on the page of the op."""
+    run = a_run(1)
+    (result,) = run["results"]
+    result |= {"status": "unsupported", "reason": "no kernel here", "measurement": None, "check": None}
+    put(empty_copy, run, bearer(empty_copy))
+    assert "opgauge_ok{" not in empty_copy.get("/metrics").text
+    op = result["trial"]["case"]["op"]
+    assert "badge ok" not in empty_copy.get(f"/ops/{op}").text
+
+
+def test_all_is_well_only_where_it_is(empty_copy: TestClient) -> None:
+    """Cases that never were right, slow drifts and acknowledged regressions are named beside that nothing is open."""
+    add_history(store_of(empty_copy), {"still": [100] * 24})
+    good = '<p class="good">No open regression in 1 series'
+    assert good in empty_copy.get("/").text
+    drift = [100 * 1.01**number for number in range(24)]
+    add_history(store_of(empty_copy), {"never": ["wrong"] * 24, "drift": drift, "alone": [None] * 23 + [100]})
+    page = empty_copy.get("/").text
+    text = text_of(page)
+    assert good not in page
+    assert "No open regression in 2 series with several runs" in text
+    assert "1 case fails all the same" in text
+    assert "lerp drift optimized" in text.partition("Slower little by little")[2].partition("A slow trend")[0]
+
+
+def test_a_history_of_one_run_says_nothing_of_regressions(empty_copy: TestClient) -> None:
+    """Nothing can have got slower: that is no good news."""
+    add_history(store_of(empty_copy), {"alone": [100]})
+    assert "No series has several runs yet" in text_of(empty_copy.get("/").text)

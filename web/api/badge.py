@@ -9,6 +9,7 @@ from opgauge.harness.result.summary import BASELINE, OPTIMIZED
 from opgauge.web.level import GRAVE, Level
 from opgauge.web.reader import Reader, Recent
 from opgauge.web.rows import geometric_mean
+from opgauge.web.scope import each_project
 
 GREEN, RED, GREY = "#2e7d32", "#c62828", "#616161"
 LONGEST = 48
@@ -46,13 +47,16 @@ def case_badge(reader: Reader, case_id: str, device: str | None) -> str:
     if not written:
         return draw("opgauge", "no such case", GREY)
     name = f"{written[-1].op}/{written[-1].name}"
-    return _badge(name, _latest(reader.recent(), {case_id}, device))
+    recents = [own.recent() for own in each_project(reader)]
+    return _badge(name, [levels for recent in recents for levels in _latest(recent, {case_id}, device)])
 
 
 def op_badge(reader: Reader, op: str, device: str | None) -> str:
     """How an op stands: the mean over its cases."""
-    recent = reader.recent()
-    return _badge(op, _latest(recent, {key for key, case in recent.cases.items() if case.op == op}, device))
+    found: list[dict[str, Level]] = []
+    for recent in (own.recent() for own in each_project(reader)):
+        found += _latest(recent, {key for key, case in recent.cases.items() if case.op == op}, device)
+    return _badge(op, found)
 
 
 def _latest(recent: Recent, case_ids: set[str], device: str | None) -> list[dict[str, Level]]:

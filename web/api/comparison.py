@@ -13,6 +13,7 @@ from opgauge.web.comparison import Compared, compare_runs, device_choices, diffe
 from opgauge.web.deps import ReaderOf
 from opgauge.web.known_regressions import known_regressions
 from opgauge.web.regression import Regression, RegressionState
+from opgauge.web.scope import each_project
 from opgauge.web.unknown import ops_of, refuse_unknown, refuse_unknown_filters, refuse_unknown_sides
 
 router = APIRouter(tags=["comparisons"])
@@ -70,13 +71,16 @@ def list_regressions(
     device: Annotated[Name | None, Query(description="A device's name or its fingerprint.")] = None,
 ) -> Response:
     """Series that got slower or broke, found in the latest runs of every device."""
-    recent = reader.recent()
-    refuse_unknown("op", op or "", ops_of(recent))
-    names = (name for one in recent.devices.values() for name in (one.name, one.slug))
-    refuse_unknown("device", device or "", names)
+    readers = each_project(reader)
+    found = [one for own in readers for one in known_regressions(own)]
+    recents = [own.recent() for own in readers]
+    refuse_unknown("op", op or "", (name for recent in recents for name in ops_of(recent)))
+    devices = (one for recent in recents for one in recent.devices.values())
+    refuse_unknown("device", device or "", (name for one in devices for name in (one.name, one.slug)))
+    states = list(RegressionState)
     chosen = [
         one
-        for one in known_regressions(reader)
+        for one in sorted(found, key=lambda one: states.index(one.state))
         if state in {None, one.state}
         and op in {None, one.case.op}
         and device in {None, one.device.slug, one.device.name}
@@ -107,6 +111,7 @@ def _comparison_record(one: Compared) -> dict[str, Any]:
 
 def _regression_record(one: Regression) -> dict[str, Any]:
     return {
+        "project": one.run.project,
         "op": one.case.op,
         "case": one.case.name,
         "case_id": one.case.case_id,

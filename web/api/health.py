@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from itertools import islice
 from typing import Any
 
 from anyio import CapacityLimiter, move_on_after, to_thread
@@ -18,11 +19,14 @@ from opgauge.harness.store.schema import HEAD
 from opgauge.harness.store.tables import RunRow
 from opgauge.web.api.answer import json_answer, problems
 from opgauge.web.api.models import HealthModel
-from opgauge.web.deps import CacheOf, ReaderOf, StoreOf
+from opgauge.web.deps import ReaderOf, StoreOf
 from opgauge.web.known_regressions import known_regressions
+from opgauge.web.last_runs import last_runs
+from opgauge.web.level import Level
 from opgauge.web.observe import POOL, service_metrics
 from opgauge.web.reader import Reader
 from opgauge.web.regression import RegressionState
+from opgauge.web.scope import each_project
 
 router = APIRouter(tags=["health"])
 DATABASE_S = 2.0
@@ -70,11 +74,11 @@ def _limiter() -> CapacityLimiter:
 
 
 @router.get("/metrics", responses=_PLAIN, response_class=Response)
-def metrics(request: Request, cache: CacheOf, reader: ReaderOf) -> Response:
+def metrics(request: Request, reader: ReaderOf) -> Response:
     """Latest times and statuses of every series, age of every device's data, regressions, and the service itself."""
     del request
     POOL.set(checked_out(reader.engine))
-    return Response(cache.get("metrics", lambda: _metrics(reader)) + service_metrics(), media_type=TEXT)
+    return Response(reader.cache.get("metrics", lambda: _metrics(reader)) + service_metrics(), media_type=TEXT)
 
 
 def checked_out(engine: Engine) -> int:
@@ -88,35 +92,50 @@ def _metrics(reader: Reader) -> bytes:
 
 
 def _lines(reader: Reader) -> Iterator[str]:
-    recent = reader.recent()
-    yield from _family("opgauge_runs", "Runs that are stored.", [({}, run_queries.count_runs(reader.engine))])
-    yield from _family(
-        "opgauge_last_run_timestamp_seconds",
-        "When the latest run of a device started.",
-        [
-            ({"device": device.name, "model": device.model, "fingerprint": slug}, run.started.timestamp())
-            for slug, run in recent.last_run.items()
-            for device in [recent.devices[slug]]
-        ],
-    )
-    states = Counter(one.state for one in known_regressions(reader))
-    yield from _family(
-        "opgauge_regressions",
-        "Regressions by how they stand.",
-        [({"state": state}, float(states[state])) for state in RegressionState],
-    )
+    readers = {_name(one): one for one in each_project(reader)}
+    counted = [
+        ({"project": name}, float(run_queries.count_runs(one.engine, project=one.project)))
+        for name, one in readers.items()
+    ]
+    yield from _family("opgauge_runs", "Runs that are stored.", counted)
+    last = [
+        ({"project": name, "device": device.name, "model": device.model, "fingerprint": slug}, run.started.timestamp())
+        for name, one in readers.items()
+        for slug, (device, run) in last_runs(one).items()
+    ]
+    yield from _family("opgauge_last_run_timestamp_seconds", "When the latest run of a device started.", last)
+    states = {name: Counter(found.state for found in known_regressions(one)) for name, one in readers.items()}
+    regressions = [
+        ({"project": name, "state": state}, float(counts[state]))
+        for name, counts in states.items()
+        for state in RegressionState
+    ]
+    yield from _family("opgauge_regressions", "Regressions by how they stand.", regressions)
     times: list[_Sample] = []
     fine: list[_Sample] = []
-    for (case_id, implementation, slug), levels in list(recent.series.items())[:SERIES]:
-        case, level = recent.cases[case_id], levels[-1]
-        device = recent.devices[slug].name
-        labels = {"op": case.op, "case": case.name, "case_id": case_id, "implementation": implementation}
-        labels |= {"device": device, "fingerprint": slug}
-        fine.append((labels, float(level.status == Status.OK)))
+    for labels, level in islice(_latest(readers), SERIES):
+        if level.status != Status.UNSUPPORTED:
+            fine.append((labels, float(level.status == Status.OK)))
         if level.median_ns is not None:
             times.append((labels, level.median_ns / 1e9))
     yield from _family("opgauge_ok", "Whether a case is right in its latest run.", fine)
     yield from _family("opgauge_median_seconds", "Median time of one call in the latest run.", times)
+
+
+def _name(reader: Reader) -> str:
+    """Name of the reader's project; of the only one if it reads all."""
+    return reader.project if reader.project is not None else next((name for name, _, _ in reader.projects()), "")
+
+
+def _latest(readers: Mapping[str, Reader]) -> Iterator[tuple[dict[str, str], Level]]:
+    """The latest level of each series of each project, with its labels."""
+    for name, reader in readers.items():
+        recent = reader.recent()
+        for (case_id, implementation, slug), levels in recent.series.items():
+            case = recent.cases[case_id]
+            labels = {"project": name, "op": case.op, "case": case.name, "case_id": case_id}
+            labels |= {"implementation": implementation, "device": recent.devices[slug].name, "fingerprint": slug}
+            yield labels, levels[-1]
 
 
 def _family(name: str, text: str, samples: Iterable[_Sample]) -> Iterator[str]:

@@ -202,6 +202,7 @@ class ComparisonPage(Model):
 class RegressionModel(Model):
     """A series that got slower, or broke, and how that stands."""
 
+    project: str
     op: str
     case: str
     case_id: str

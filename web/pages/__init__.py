@@ -21,6 +21,7 @@ from opgauge.web.pages import (
     trust,
 )
 from opgauge.web.reader import Reader
+from opgauge.web.scope import each_project
 from opgauge.web.steady import known_steady
 from opgauge.web.view import compile_all
 
@@ -34,9 +35,10 @@ def warm(reader: Reader) -> None:
     """Make what several pages rest on and takes long."""
     style_ids()
     compile_all()
-    reader.places(())
-    timeline(reader)
-    known_regressions(reader)
-    known_steady(reader)
-    overview.known_standings(reader)
-    trust.known_noise(reader)
+    for one in each_project(reader):
+        one.places(())
+        timeline(one)
+        known_regressions(one)
+        known_steady(one)
+        overview.known_standings(one)
+        trust.known_noise(one)

@@ -9,6 +9,7 @@ from fastapi import APIRouter, Request, Response
 
 from opgauge.web.deps import CacheOf, ReaderOf
 from opgauge.web.device_comparison import case_times, device_standings, reached_peaks
+from opgauge.web.last_runs import last_runs
 from opgauge.web.pages.query import Number, Word
 from opgauge.web.rows import devices_of, first_device, latest_rows
 from opgauge.web.unknown import refuse_unknown, refuse_unknown_device
@@ -35,7 +36,7 @@ def devices_page(
             "devices": devices,
             "reference": reference,
             "peaks": reached_peaks(rows),
-            "last_run": reader.recent().last_run,
+            "last_run": {slug: run for slug, (_, run) in last_runs(reader).items()},
             "standings": device_standings(rows, devices, reference),
             "op": op,
             "cases": cases[paging.start : paging.stop],

@@ -9,11 +9,15 @@ from typing import Any
 
 from fastapi import APIRouter, Request, Response
 
+from opgauge.harness.result.result import Status
+from opgauge.harness.result.summary import PEERS
 from opgauge.web.deps import CacheOf, ReaderOf
+from opgauge.web.drift import known_drifts
 from opgauge.web.known_regressions import known_regressions
+from opgauge.web.last_runs import last_runs
 from opgauge.web.overview import OpStanding, standings
 from opgauge.web.pages.query import Word
-from opgauge.web.reader import Reader
+from opgauge.web.reader import Reader, Recent
 from opgauge.web.regression import RegressionState, known_improvements
 from opgauge.web.rows import geometric_mean
 from opgauge.web.unknown import refuse_unknown_device
@@ -44,15 +48,25 @@ def _first_device(found: list[OpStanding]) -> str:
     return max(counted, key=lambda one: (one.name != "cpu", counted[one], one.slug)).slug if counted else ""
 
 
+def _judged(recent: Recent, device: str) -> int:
+    """Number of series in which a regression would be found: of our implementations, right in an earlier run."""
+    return sum(
+        implementation not in PEERS and device in {"", slug} and any(one.status == Status.OK for one in levels[:-1])
+        for (_, implementation, slug), levels in recent.series.items()
+    )
+
+
 def _values(reader: Reader, device: str) -> Mapping[str, Any]:
     recent = reader.recent()
     refuse_unknown_device(device, recent.devices.values())
     found = [one for one in known_standings(reader) if device in {"", one.device.slug}]
     regressions = [one for one in known_regressions(reader) if device in {"", one.device.slug}]
-    improvements = [one for one in known_improvements(reader) if device in {"", one.device.slug}]
+    improvements = [one for one in known_improvements(reader, recent) if device in {"", one.device.slug}]
     still_open = [one for one in regressions if one.state is RegressionState.OPEN]
     suspected = [one for one in regressions if one.state is RegressionState.SUSPECTED]
-    history, series = reader.history(), len(recent.series)
+    acknowledged = [one for one in regressions if one.state is RegressionState.ACKNOWLEDGED]
+    drifts = [one for one in known_drifts(reader, recent) if device in {"", one.device.slug}]
+    history, judged = reader.history(), _judged(recent, device)
     since = max((history.order(run)[0] for run in recent.runs), default=datetime.now(UTC)) - WEEK
     # times of a GPU and of a CPU have no common mean
     headline = [one for one in found if one.device.slug == (device or _first_device(found))]
@@ -68,11 +82,14 @@ def _values(reader: Reader, device: str) -> Mapping[str, Any]:
         },
         "branch": history.branch,
         "beside": len(history.beside),
-        "series": series,
+        "judged": judged,
+        "acknowledged": len(acknowledged),
+        "drifts": drifts[:LATELY],
+        "drifting": len(drifts),
         "standings": found,
         "peers": list(dict.fromkeys(peer for one in found for peer in one.peers)),
         "devices": sorted(recent.devices.values(), key=lambda one: one.slug),
-        "last_run": recent.last_run,
+        "last_run": {slug: run for slug, (_, run) in last_runs(reader).items()},
         "device": device,
         "lately": still_open[:LATELY],
         "open": len(still_open),

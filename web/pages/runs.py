@@ -23,6 +23,7 @@ from opgauge.web.level import GRAVE
 from opgauge.web.pages.query import Number, Text, Word
 from opgauge.web.reader import Reader
 from opgauge.web.rows import implementations, rows_of
+from opgauge.web.scope import reader_of_run
 from opgauge.web.table import table_of
 from opgauge.web.unknown import refuse_unknown
 from opgauge.web.view import Paging, page, sent
@@ -126,6 +127,6 @@ def _values(reader: Reader, run: RunInfo, text: str, op: str, number: int) -> Ma
         "statuses": [str(status) for status in Status],
         "ceilings": reader.ceilings(run),
         "devices": [reader.device(run, name) for name in device_names(run)],
-        "previous": reader.before(run),
+        "previous": reader_of_run(reader, run).before(run),
         "wrong_time": run.committed if gives_wrong_time(run) else None,
     }
