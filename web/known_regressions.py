@@ -16,9 +16,10 @@ from sqlalchemy.exc import SQLAlchemyError
 from opgauge.harness.judge.changepoint import EDGE
 from opgauge.harness.store import acknowledgements
 from opgauge.harness.store.regression_keys import add_keys, find_keys
+from opgauge.web.acknowledged import acknowledge
 from opgauge.web.observe import log
 from opgauge.web.reader import Reader, Recent
-from opgauge.web.regression import Regression, find_regressions, timed
+from opgauge.web.regression import Regression, by_state, find_regressions, timed
 
 
 def known_regressions(reader: Reader) -> list[Regression]:
@@ -28,7 +29,8 @@ def known_regressions(reader: Reader) -> list[Regression]:
     def make() -> list[Regression]:
         given = acknowledgements.list_acknowledgements(reader.engine, project=reader.project)
         recent = reader.recent()
-        return keyed(reader.writing, recent, find_regressions(recent, given, today, reader.waiver_file()))
+        found = keyed(reader.writing, recent, find_regressions(recent))
+        return by_state(recent, acknowledge(found, given, today, reader.waiver_file()))
 
     return reader.cache.get(("regressions", today), make)
 

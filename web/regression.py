@@ -8,16 +8,15 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
-from datetime import date
+from dataclasses import dataclass
 from enum import StrEnum
 from functools import lru_cache
+from itertools import pairwise
 from math import log, sqrt
 
 from opgauge.harness.gate.waiver import Waiver
 from opgauge.harness.judge.changepoint import EDGE, LEAST_POINTS, ChangePoint, SeriesChanges, analyse_series
 from opgauge.harness.judge.departure import Departure, find_departure
-from opgauge.harness.judge.verdict import Subject
 from opgauge.harness.result.result import Status
 from opgauge.harness.result.summary import PEERS
 from opgauge.harness.store.acknowledgements import Acknowledgement
@@ -26,7 +25,6 @@ from opgauge.harness.store.run_queries import RunInfo
 from opgauge.web.devices import DeviceInfo
 from opgauge.web.level import GRAVE, Level, SeriesKey
 from opgauge.web.reader import Reader, Recent
-from opgauge.web.waivers import WaiverFile
 
 LEAST_RATIO = 1.02
 """Least change of a stored series that counts: the drift of a host is of that size."""
@@ -104,18 +102,19 @@ def _found(times: tuple[float, ...], least_ratio: float) -> SeriesChanges:
     return analyse_series(times, least_ratio=least_ratio)
 
 
-def find_regressions(
-    recent: Recent, given: Sequence[Acknowledgement], today: date, waivers: WaiverFile | None = None
-) -> list[Regression]:
-    """Regressions of all implementations but peers, by state, those of the newest commits first."""
-    found = [one for key, levels in recent.series.items() for one in _of_series(recent, key, levels)]
-    judged = [_acknowledged(one, given, today, waivers or WaiverFile()) for one in found]
+def find_regressions(recent: Recent) -> list[Regression]:
+    """Regressions of all implementations but peers, without keys and acknowledgements."""
+    return [one for key, levels in recent.series.items() for one in _of_series(recent, key, levels)]
+
+
+def by_state(recent: Recent, found: Iterable[Regression]) -> list[Regression]:
+    """Regressions by state, those of the newest commits first."""
     order, places = list(RegressionState), {run.key: place for place, run in enumerate(recent.runs)}
 
     def rank(one: Regression) -> tuple[int, int, float]:
         return order.index(one.state), -places.get(one.run.key, 0), -(one.ratio or 99.0)
 
-    return sorted(judged, key=rank)
+    return sorted(found, key=rank)
 
 
 @dataclass(frozen=True, slots=True)
@@ -203,17 +202,20 @@ def _of_series(recent: Recent, key: SeriesKey, levels: Sequence[Level]) -> Itera
     for place, (before, after, point) in enumerate(changes):
         if point.ratio < 1:
             continue
-        back = next((later[1] for later in changes[place + 1 :] if _is_back(point, later[2])), None)
+        left = list(_left_of(place, [time for _, time in timed(levels)], [one for _, _, one in changes]))
+        fixed = next((later for later, ratio in left if ratio < LEAST_RATIO), None)
+        later, ratio = min(left, key=lambda one: one[1], default=(place, point.ratio))
         yield Regression(
             *where,
             kind="slower",
             before=before.run,
             run=after.run,
-            state=RegressionState.FIXED if back else RegressionState.OPEN,
-            ratio=point.ratio,
+            state=RegressionState.OPEN if fixed is None else RegressionState.FIXED,
+            detail="" if fixed is not None or later == place else f"{point.ratio:.3g}× until a part was regained",
+            ratio=point.ratio if fixed is not None else ratio,
             before_ns=point.before,
-            after_ns=point.after,
-            fixed_in=back.run if back else None,
+            after_ns=point.after if fixed is not None else changes[later][2].after,
+            fixed_in=None if fixed is None else changes[fixed][1].run,
             series=times,
         )
     late = departure(levels)
@@ -234,9 +236,16 @@ def _of_series(recent: Recent, key: SeriesKey, levels: Sequence[Level]) -> Itera
     yield from _breaks(where, levels, times)
 
 
-def _is_back(point: ChangePoint, later: ChangePoint) -> bool:
-    """Whether at least half of the loss is regained."""
-    return later.after <= (point.before + point.after) / 2
+def _left_of(place: int, times: Sequence[float], points: Sequence[ChangePoint]) -> Iterator[tuple[int, float]]:
+    """Later change points that regain half of a step or more, and what is left of it without the runs in between."""
+    bounds = [0, *(point.index for point in points), len(times)]
+    levels = [times[start:end] for start, end in pairwise(bounds)]
+    before, loss = levels[place], points[place]
+    for later in range(place + 1, len(points)):
+        if points[later].after <= (loss.before + loss.after) / 2:
+            found = changes_of([*before, *levels[later + 1]]).points
+            is_left = any(point.ratio > 1 and abs(point.index - len(before)) < EDGE for point in found)
+            yield later, points[later].after / loss.before if is_left else 1.0
 
 
 def _breaks(
@@ -274,23 +283,3 @@ def _broken(
         fixed_in=fixed_in,
         series=times,
     )
-
-
-def _acknowledged(found: Regression, given: Sequence[Acknowledgement], today: date, waivers: WaiverFile) -> Regression:
-    if found.state not in {RegressionState.OPEN, RegressionState.SUSPECTED}:
-        return found
-    for one in given:
-        same = (one.case_id, one.implementation, one.device) == (
-            found.case.case_id,
-            found.implementation,
-            found.device.name,
-        )
-        if same and one.verdict == found.kind and one.until >= today and _is_expected(found, one):
-            return replace(found, state=RegressionState.ACKNOWLEDGED, acknowledgement=one)
-    subject = Subject(found.case.op, found.case.name, found.case.case_id, found.implementation, found.device.name)
-    waiver = waivers.find(subject, found.kind, found.ratio, today)
-    return replace(found, state=RegressionState.ACKNOWLEDGED, acknowledgement=waiver) if waiver else found
-
-
-def _is_expected(found: Regression, given: Acknowledgement) -> bool:
-    return given.expected_ratio is None or found.ratio is None or found.ratio <= given.expected_ratio

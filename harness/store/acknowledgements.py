@@ -15,7 +15,11 @@ from opgauge.harness.store.tables import (
 
 @dataclass(frozen=True, slots=True)
 class Acknowledgement:
-    """An acknowledged regression and its owner, valid until a day. key: its number, 0 before it is stored."""
+    """An acknowledged regression and its owner, valid until a day.
+
+    regression: key of the regression; empty in those of schema 0008, which are of every one of the series. key: number
+    of the acknowledgement, 0 before it is stored.
+    """
 
     case_id: str
     implementation: str
@@ -28,6 +32,7 @@ class Acknowledgement:
     created: datetime
     project: str = ""
     recorded_by: str = ""
+    regression: str = ""
     key: int = 0
 
 
@@ -46,6 +51,7 @@ def list_acknowledgements(engine: Engine, limit: int = 1000, project: str | None
         row.created,
         row.project,
         row.recorded_by,
+        row.regression,
         row.id,
     ).where(row.withdrawn.is_(None))
     if project is not None:

@@ -13,7 +13,7 @@ from sqlalchemy import Engine, func, inspect, select, text
 from opgauge.harness.errors import StoreError
 from opgauge.harness.store.tables import Table
 
-KNOWN = ("0001", "0002", "0003", "0004", "0005", "0006", "0007", "0008")
+KNOWN = ("0001", "0002", "0003", "0004", "0005", "0006", "0007", "0008", "0009")
 """Versions of the schema, oldest first."""
 HEAD = KNOWN[-1]
 """The schema of this version of opgauge."""

@@ -224,6 +224,7 @@ class AcknowledgementRow(Table):
     recorded_by: Mapped[str] = mapped_column(String(64), server_default="")
     withdrawn: Mapped[datetime | None] = mapped_column(UTCDateTime())
     withdrawn_by: Mapped[str] = mapped_column(String(64), server_default="")
+    regression: Mapped[str] = mapped_column(String(16), server_default="")
 
 
 class RegressionKeyRow(Table):

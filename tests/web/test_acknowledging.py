@@ -18,8 +18,10 @@ from opgauge.harness.store import acknowledgements
 from opgauge.harness.store.tokens import create_token
 from opgauge.web.app import create_app
 from opgauge.web.known_regressions import known_regressions
-from tests.web.dataset import HOSTILE
+from tests.web.dataset import HARD, HOSTILE, START
+from tests.web.histories import add_history
 from tests.web.reading_pages import reader_of, regression_key, text_of
+from tests.web.submissions import store_of
 
 
 def acknowledgement(**changed: str) -> str:
@@ -107,3 +109,31 @@ def test_acknowledging_needs_a_good_token_and_a_good_form(writable: TestClient) 
     assert writable.post(f"/regressions/{key}", json={}).status_code == 415
     assert post(writable, key, "owner=" + "x" * 20_000)[0] == 413
     assert acknowledgements.list_acknowledgements(engine) == []
+
+
+def test_an_acknowledgement_is_of_one_regression(empty_copy: TestClient) -> None:
+    """Neither of the same step on another model of that name, nor of a further step, nor of one after a repair."""
+    store, url = store_of(empty_copy), "/api/v1/regressions?state="
+
+    def count(state: str) -> int:
+        return int(empty_copy.get(url + state).json()["total"])
+
+    step = [100] * 10 + [120] * 10
+    add_history(store, {"x": step, "y": step})
+    add_history(store, {"x": step}, hard={**HARD, "cuda:0.model": "Tesla V100"})
+    assert count("open") == 3
+    secret = create_token(store.engine, "ada", Scope.ACK)
+    for one in known_regressions(reader_of(empty_copy)):
+        if one.device.model == "NVIDIA H200":
+            assert post(empty_copy, one.key, acknowledgement(token=secret))[0] == 200
+    assert (count("open"), count("acknowledged")) == (1, 2)
+    later = START + timedelta(days=20)
+    add_history(store, {"x": [140] * 6 + [None] * 6, "y": [100] * 6 + [120] * 6}, first=later)
+    found: dict[tuple[str, str], list[str]] = {}
+    for one in known_regressions(reader_of(empty_copy)):
+        found.setdefault((one.case.name, one.device.model), []).append(one.state)
+    assert found == {
+        ("x", "NVIDIA H200"): ["open", "acknowledged"],
+        ("y", "NVIDIA H200"): ["open", "fixed"],
+        ("x", "Tesla V100"): ["open"],
+    }

@@ -9,10 +9,11 @@ from opgauge.harness.result.result import Environment
 from opgauge.harness.store.acknowledgements import Acknowledgement
 from opgauge.harness.store.queries import CaseInfo
 from opgauge.harness.store.run_queries import RunInfo
+from opgauge.web.acknowledged import acknowledge
 from opgauge.web.devices import DeviceInfo
 from opgauge.web.level import Level
 from opgauge.web.reader import Recent
-from opgauge.web.regression import Regression, RegressionState, find_improvements, find_regressions
+from opgauge.web.regression import Regression, RegressionState, by_state, find_improvements, find_regressions
 
 TODAY = date(2026, 3, 1)
 CASE = CaseInfo(1, "0" * 16, "lerp", "float32", {"name": "rows"})
@@ -36,7 +37,7 @@ def found_in(
     levels = [level(place, time, "ok" if time else status) for place, time in enumerate(times)]
     key = (CASE.case_id, name, DEVICE.slug)
     recent = Recent(devices={DEVICE.slug: DEVICE}, cases={CASE.case_id: CASE}, series={key: levels})
-    return find_regressions(recent, given, TODAY)
+    return by_state(recent, acknowledge(find_regressions(recent), given, TODAY))
 
 
 def wobbling(time: float, count: int) -> list[float | None]:
@@ -108,6 +109,21 @@ def test_a_step_is_open_until_half_of_it_is_regained() -> None:
     assert (fixed.state, fixed.fixed_in and fixed.fixed_in.key) == (RegressionState.FIXED, 20)
     (still,) = found_in([*wobbling(100, 10), *wobbling(120, 10), *wobbling(115, 10)])
     assert still.state is RegressionState.OPEN
+
+
+def test_what_is_left_of_a_step_stays_open() -> None:
+    """A step that is regained in part is open with what is left; the run that regains all of it fixes it."""
+    parts = [*wobbling(100, 10), *wobbling(200, 10), *wobbling(148, 10)]
+    (left,) = found_in(parts)
+    assert (left.state, left.before.key, left.run.key, left.fixed_in) == (RegressionState.OPEN, 9, 10, None)
+    assert abs((left.ratio or 0) - 1.48) < 0.01
+    assert abs((left.after_ns or 0) - 148) < 1
+    assert left.detail == "2× until a part was regained"
+    (fixed,) = found_in([*parts, *wobbling(101, 10)])
+    assert (fixed.state, fixed.fixed_in and fixed.fixed_in.key) == (RegressionState.FIXED, 30)
+    first, second = sorted(found_in([*parts, *wobbling(170, 10)]), key=lambda one: one.run.key)
+    assert abs((first.ratio or 0) - 1.48) < 0.01
+    assert (second.state, second.run.key) == (RegressionState.OPEN, 30)
 
 
 def test_a_break_is_open_until_it_is_ok_again() -> None:

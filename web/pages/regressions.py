@@ -194,6 +194,7 @@ def _read(found: Regression, form: Mapping[str, str]) -> Acknowledgement:
         until,
         _ratio(form["expected"]),
         datetime.now(UTC),
+        regression=found.key,
     )
 
 
