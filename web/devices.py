@@ -14,20 +14,31 @@ from sqlalchemy import Engine
 from opgauge.harness.store import queries
 from opgauge.harness.store.run_queries import RunInfo
 
+_WORDS = {"driver_major": "driver {}", "threads": "{} threads", "mig": "MIG {}"}
+_SILENT = ("", "off", "unknown")
+"""Facts of a fingerprint in words; values that are not worth one."""
+
 
 @dataclass(frozen=True, slots=True)
 class DeviceInfo:
     """A device, the same for all runs with the same hardware fingerprint.
 
-    slug: for addresses. name: in the run (`cuda:0`). model: of the hardware.
+    slug: for addresses. name: in the run (`cuda:0`). model: of the hardware. setting: the other facts of the
+    fingerprint, in words: after a new driver a device is another one of the same model and name.
     """
 
     slug: str
     name: str
     model: str
+    setting: str = ""
+
+    @property
+    def where(self) -> str:
+        """Name and setting, to follow the model."""
+        return f"{self.name}, {self.setting}" if self.setting else self.name
 
     def __str__(self) -> str:
-        return f"{self.model} ({self.name})"
+        return f"{self.model} ({self.where})"
 
 
 def device_of(run: RunInfo, name: str) -> DeviceInfo:
@@ -35,7 +46,9 @@ def device_of(run: RunInfo, name: str) -> DeviceInfo:
     facts = run.environment.hard_of(name)
     text = json.dumps([name, facts], sort_keys=True)
     slug = f"{name.replace(':', '')}-{hashlib.sha256(text.encode()).hexdigest()[:6]}"
-    return DeviceInfo(slug, name, facts.get("model") or name)
+    known = {key: value for key, value in facts.items() if key != "model" and value not in _SILENT}
+    setting = ", ".join(_WORDS.get(key, f"{key} {{}}").format(value) for key, value in sorted(known.items()))
+    return DeviceInfo(slug, name, facts.get("model") or name, setting)
 
 
 def device_names(run: RunInfo) -> list[str]:

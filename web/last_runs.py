@@ -15,11 +15,9 @@ LATEST = 1000
 def last_runs(reader: Reader) -> dict[str, tuple[DeviceInfo, RunInfo]]:
     """Devices with results in the recent history, each with its run that started last, by slug."""
     recent = reader.recent()
-    found: dict[str, tuple[DeviceInfo, RunInfo]] = {}
+    found = {slug: (recent.devices[slug], run) for slug, run in recent.last_run.items()}
     for run in chain(reader.runs()[:LATEST], recent.runs):
         for device in (reader.device(run, name) for name in device_names(run)):
-            if device.slug not in recent.devices:
-                continue  # only described
-            if device.slug not in found or found[device.slug][1].started < run.started:
+            if device.slug in found and found[device.slug][1].started < run.started:
                 found[device.slug] = (device, run)
     return found

@@ -30,7 +30,8 @@ RECENT = timedelta(days=7)
 def events_of(reader: Reader, now: datetime) -> Iterator[tuple[Event, str, dict[str, Any]]]:
     """Kind, key and message of each event of a project."""
     for one in known_regressions(reader):
-        if one.state in {RegressionState.OPEN, RegressionState.SUSPECTED} and one.run.started > now - RECENT:
+        is_new = (one.seen or one.run.started) > now - RECENT
+        if one.state in {RegressionState.OPEN, RegressionState.SUSPECTED} and is_new:
             kind = Event.SUSPECTED if one.state is RegressionState.SUSPECTED else Event(one.kind)
             yield kind, f"regression {one.key}", _regression_message(one, reader.settings.forge)
     for slug, (device, run) in last_runs(reader).items():

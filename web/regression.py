@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from enum import StrEnum
 from functools import lru_cache
 from itertools import pairwise
@@ -46,7 +47,7 @@ class Regression:
     kind: slower or broken. before, run: last good and first bad run. ratio: time after over time before, and limit: the
     ratio that the series explains by itself, for suspected ones. fixed_in: run in which it recovered.
     acknowledgement: of a person, by the form of the page or in the waiver file. key: for addresses; it stays when more
-    runs move the beginning.
+    runs move the beginning. seen: when the last of the runs started that it takes to find it.
     """
 
     case: CaseInfo
@@ -65,6 +66,7 @@ class Regression:
     series: tuple[float | None, ...] = ()
     limit: float | None = None
     key: str = ""
+    seen: datetime | None = None
 
     @property
     def series_key(self) -> SeriesKey:
@@ -198,11 +200,11 @@ def _of_series(recent: Recent, key: SeriesKey, levels: Sequence[Level]) -> Itera
         return
     where = (recent.cases[case_id], implementation, recent.devices[slug])
     times = tuple(level.median_ns for level in levels)
-    changes = change_points(levels)
+    changes, known = change_points(levels), timed(levels)
     for place, (before, after, point) in enumerate(changes):
         if point.ratio < 1:
             continue
-        left = list(_left_of(place, [time for _, time in timed(levels)], [one for _, _, one in changes]))
+        left = list(_left_of(place, [time for _, time in known], [one for _, _, one in changes]))
         fixed = next((later for later, ratio in left if ratio < LEAST_RATIO), None)
         later, ratio = min(left, key=lambda one: one[1], default=(place, point.ratio))
         yield Regression(
@@ -217,6 +219,7 @@ def _of_series(recent: Recent, key: SeriesKey, levels: Sequence[Level]) -> Itera
             after_ns=point.after if fixed is not None else changes[later][2].after,
             fixed_in=None if fixed is None else changes[fixed][1].run,
             series=times,
+            seen=max(level.run.started for level, _ in known[point.index : point.index + EDGE]),
         )
     late = departure(levels)
     if late is not None and late[2].ratio >= LEAST_RATIO:

@@ -22,8 +22,9 @@ from opgauge.web.reader import Reader
 UNNAMED = "-"
 """A project without a name, in addresses."""
 _PREFIX = re.compile(r"/p/([^/]+)(/.*)?")
+_FEED = "/regressions.atom"
 _OWN = ("/cases", "/compare", "/coverage", "/ops", "/regressions", "/roofline", "/search", "/trust", "/devices")
-"""Pages that make no sense across projects."""
+"""The feed, which is of all projects, and pages that make no sense across projects."""
 _Message = MutableMapping[str, Any]
 _Send = Callable[[_Message], Awaitable[None]]
 
@@ -64,7 +65,7 @@ class LatestProject:
         """ASGI."""
         root = scope.get("root_path", "")
         path = scope["path"].removeprefix(root) if scope["type"] == "http" else ""
-        if path.startswith(_OWN) and scope["method"] == "GET" and scope.get("project") is None:
+        if path.startswith(_OWN) and path != _FEED and scope["method"] == "GET" and scope.get("project") is None:
             several = await run_in_threadpool(self._reader.projects)
             if len(several) > 1:
                 query = scope.get("query_string", b"").decode("latin-1")

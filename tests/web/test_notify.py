@@ -42,6 +42,7 @@ from opgauge.web.reader import Reader
 from tests.databases import database
 from tests.web import dataset
 from tests.web.dataset import HARD, RUNS, START, fill, results
+from tests.web.histories import add_history
 
 URL = "https://hooks.example/x"
 EVERY = frozenset(Event)
@@ -171,6 +172,20 @@ def test_a_regression_is_announced_once_while_runs_come(
             page = client.get(one["path"])
             assert page.status_code == 200
             assert one["case"] in page.text
+
+
+def test_a_regression_that_weeks_confirm_is_announced(store: Store) -> None:
+    """Three runs confirm it: where there is one in three days, its first is older than what is announced."""
+    kinds = frozenset({Event.SLOWER})
+    add_webhook(store.engine, "chat", URL, project="", form=Form.JSON, events=kinds)
+    counts = []
+    for number in range(14):
+        when = START + timedelta(days=4 * number)
+        add_history(store, {"x": [100 if number < 10 else 130]}, first=when)
+        counts.append(queue_events(Reader(store, Cache(lambda: 0)), when))
+    assert sum(counts) == 1
+    add_webhook(store.engine, "new", URL, project="", form=Form.JSON, events=kinds)
+    assert queue_events(Reader(store, Cache(lambda: 0)), when + timedelta(days=8)) == 0
 
 
 def test_links_lead_to_the_pages_of_the_project(store: Store) -> None:

@@ -173,6 +173,9 @@ def test_projects_with_equal_cases_are_counted_apart(tmp_path: Path, monkeypatch
                 assert [one["project"] for one in found] == [name for name in names if name == "beta"]
                 case = "broken" if "beta" in names else "baseline"
                 assert case in client.get(f"{root}/api/v1/ops/lerp/badge.svg").text
+            (entry,) = re.findall(r"<id>([^<]*/regressions/\w+)</id>", client.get("/regressions.atom").text)
+            assert "/p/beta/regressions/" in entry
+            assert client.get(entry).status_code == 200
             for run in client.get("/api/v1/runs").json()["items"]:
                 before = re.search(r"/compare\?base=(\w{8})&amp;head", client.get(f"/runs/{run['id']}").text)
                 assert before is None or before[1] in {

@@ -14,8 +14,8 @@ from fastapi.testclient import TestClient
 from opgauge.harness.result.result import Environment
 from opgauge.harness.store import Store
 from opgauge.web.comparison import compare_runs, sort_compared
-from tests.web.dataset import results
-from tests.web.histories import add_history
+from tests.web.dataset import HARD, results
+from tests.web.histories import add_history, case_of
 from tests.web.reading_pages import reader_of, text_of
 from tests.web.submissions import a_run, bearer, put, store_of
 
@@ -138,3 +138,18 @@ def test_a_history_of_one_run_says_nothing_of_regressions(empty_copy: TestClient
     """Nothing can have got slower: that is no good news."""
     add_history(store_of(empty_copy), {"alone": [100]})
     assert "No series has several runs yet" in text_of(empty_copy.get("/").text)
+
+
+def test_devices_that_differ_have_different_names(empty_copy: TestClient) -> None:
+    """A new driver, or fewer threads, makes another device of the same model: every choice and table tells which."""
+    for facts in ({}, {"cuda:0.driver_major": "590"}, {"cuda:0.mig": "on"}):
+        add_history(store_of(empty_copy), {"x": [100, 200]}, hard={**HARD, **facts})
+    slugs = reader_of(empty_copy).recent().devices
+    assert len(slugs) == 3
+    for address in ("/", "/ops/lerp?device=all", f"/cases/{case_of('x').id}", "/regressions", "/roofline"):
+        page = empty_copy.get(address).text
+        names = [re.search(rf'<option value="{slug}"[^>]*>([^<]*)', page) for slug in slugs]
+        found = {name[1] for name in names if name}
+        assert found == {f"NVIDIA H200 (cuda:0, {one})" for one in ("driver 580", "driver 590", "driver 580, MIG on")}
+    text = text_of(empty_copy.get("/ops/lerp?device=all").text).partition("Correct, error")[2]
+    assert {"driver 580 ", "driver 590 ", "driver 580, MIG on"} <= set(re.findall(r"driver 5\d0(?: |, MIG on)", text))

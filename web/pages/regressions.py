@@ -23,6 +23,7 @@ from opgauge.web.known_regressions import known_regressions
 from opgauge.web.pages.query import Number, Text, Word
 from opgauge.web.reader import Reader
 from opgauge.web.regression import Regression, RegressionState
+from opgauge.web.scope import each_project, prefix
 from opgauge.web.unknown import ops_of, refuse_unknown, refuse_unknown_device
 from opgauge.web.view import Paging, page, render
 
@@ -76,10 +77,13 @@ def regressions_page(
 
 @router.get("/regressions.atom")
 def feed(request: Request, reader: ReaderOf) -> Response:
-    """The latest regressions of any state as an Atom feed."""
-    found = sorted(known_regressions(reader), key=lambda one: one.run.started, reverse=True)[:FEED]
-    updated = max(((one.fixed_in or one.run).started for one in found), default=datetime(2026, 1, 1, tzinfo=UTC))
-    body = render("feed.xml", request, found=found, updated=updated, root=str(request.base_url).rstrip("/"))
+    """The latest regressions of any state as an Atom feed, of all projects where none is chosen."""
+    root, readers = str(request.base_url).rstrip("/"), each_project(reader)
+    roots = {one.project: root + (prefix(str(one.project)) if len(readers) > 1 else "") for one in readers}
+    pairs = [(one, roots[own.project]) for own in readers for one in known_regressions(own)]
+    found = sorted(pairs, key=lambda pair: pair[0].run.started, reverse=True)[:FEED]
+    updated = max(((one.fixed_in or one.run).started for one, _ in found), default=datetime(2026, 1, 1, tzinfo=UTC))
+    body = render("feed.xml", request, found=found, updated=updated, root=root)
     return Response(_FORBIDDEN.sub("\ufffd", body).encode(), media_type="application/atom+xml")
 
 
