@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from enum import StrEnum
 from functools import lru_cache
@@ -47,7 +47,8 @@ class Regression:
     kind: slower or broken. before, run: last good and first bad run. ratio: time after over time before, and limit: the
     ratio that the series explains by itself, for suspected ones. fixed_in: run in which it recovered.
     acknowledgement: of a person, by the form of the page or in the waiver file. key: for addresses; it stays when more
-    runs move the beginning. seen: when the last of the runs started that it takes to find it.
+    runs move the beginning. seen: when the last of the runs started that it takes to find it. ended: last run of the
+    series, if newer commits were measured on the device without it: whether it recovered is unknown.
     """
 
     case: CaseInfo
@@ -67,6 +68,7 @@ class Regression:
     limit: float | None = None
     key: str = ""
     seen: datetime | None = None
+    ended: RunInfo | None = None
 
     @property
     def series_key(self) -> SeriesKey:
@@ -106,7 +108,12 @@ def _found(times: tuple[float, ...], least_ratio: float) -> SeriesChanges:
 
 def find_regressions(recent: Recent) -> list[Regression]:
     """Regressions of all implementations but peers, without keys and acknowledgements."""
-    return [one for key, levels in recent.series.items() for one in _of_series(recent, key, levels)]
+    found = []
+    for key, levels in recent.series.items():
+        newest, last = recent.last_run.get(key[2], levels[-1].run), levels[-1].run
+        ended = None if newest.key == last.key else last
+        found += [replace(one, ended=ended) if one.fixed_in is None else one for one in _of_series(recent, key, levels)]
+    return found
 
 
 def by_state(recent: Recent, found: Iterable[Regression]) -> list[Regression]:

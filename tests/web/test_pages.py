@@ -218,7 +218,7 @@ def test_a_run_of_one_case_hides_no_other(writable: TestClient) -> None:
     assert alone.trial.case.op == "p_norm"
     assert writable.get("/ops/p_norm?device=all").text.count('<th scope="row">') == 8
     assert run[:8] in writable.get("/ops/p_norm").text
-    assert "14 cases in the latest runs" in text_of(writable.get("/").text)
+    assert "14 cases, each by its latest run" in text_of(writable.get("/").text)
 
 
 @pytest.mark.parametrize(

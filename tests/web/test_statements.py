@@ -14,6 +14,7 @@ from fastapi.testclient import TestClient
 from opgauge.harness.result.result import Environment
 from opgauge.harness.store import Store
 from opgauge.web.comparison import compare_runs, sort_compared
+from opgauge.web.known_regressions import known_regressions
 from tests.web.dataset import HARD, results
 from tests.web.histories import add_history, case_of
 from tests.web.reading_pages import reader_of, text_of
@@ -153,3 +154,16 @@ def test_devices_that_differ_have_different_names(empty_copy: TestClient) -> Non
         assert found == {f"NVIDIA H200 (cuda:0, {one})" for one in ("driver 580", "driver 590", "driver 580, MIG on")}
     text = text_of(empty_copy.get("/ops/lerp?device=all").text).partition("Correct, error")[2]
     assert {"driver 580 ", "driver 590 ", "driver 580, MIG on"} <= set(re.findall(r"driver 5\d0(?: |, MIG on)", text))
+
+
+def test_a_regression_that_nothing_measures_any_more_says_so(empty_copy: TestClient) -> None:
+    """A case that was removed, or renamed, after it got slower stays open: with the day of its last run."""
+    step = [100] * 10 + [120] * 10
+    add_history(store_of(empty_copy), {"gone": [*step, None, None], "still": [*step, 120, 120]})
+    key = {one.case.name: one.key for one in known_regressions(reader_of(empty_copy))}
+    for address in ("/", "/regressions"):
+        text = text_of(empty_copy.get(address).text)
+        assert text.count("not measured after") == 1
+        assert "not measured after 2026-01-24 09:00" in text
+    assert "Last measured" in empty_copy.get(f"/regressions/{key['gone']}").text
+    assert "Last measured" not in empty_copy.get(f"/regressions/{key['still']}").text
