@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import replace
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from itertools import groupby
 
 import numpy as np
@@ -15,7 +15,8 @@ from opgauge.harness.result.result import Environment
 from opgauge.harness.store import Store
 from opgauge.web.comparison import compare_runs, sort_compared
 from opgauge.web.known_regressions import known_regressions
-from tests.web.dataset import HARD, results
+from opgauge.web.pages.overview import known_standings
+from tests.web.dataset import HARD, START, results
 from tests.web.histories import add_history, case_of
 from tests.web.reading_pages import reader_of, text_of
 from tests.web.submissions import a_run, bearer, put, store_of
@@ -167,3 +168,33 @@ def test_a_regression_that_nothing_measures_any_more_says_so(empty_copy: TestCli
         assert "not measured after 2026-01-24 09:00" in text
     assert "Last measured" in empty_copy.get(f"/regressions/{key['gone']}").text
     assert "Last measured" not in empty_copy.get(f"/regressions/{key['still']}").text
+
+
+def test_counts_are_those_of_the_list_that_they_link(empty_copy: TestClient) -> None:
+    """With a device chosen too, on the overview and among the states."""
+    store, step = store_of(empty_copy), [100] * 10 + [120] * 10
+    add_history(store, {"a": step, "b": step})
+    add_history(store, {"a": step}, hard={**HARD, "cuda:0.model": "Tesla V100"})
+    (slug,) = [key for key, one in reader_of(empty_copy).recent().devices.items() if one.model == "Tesla V100"]
+    for page, count in (("/", 3), (f"/?device={slug}", 1)):
+        text = empty_copy.get(page).text
+        assert f"<b>{count}</b>" in text
+        target = re.search(r'href="(/regressions\?state=open[^"]*)"', text)
+        assert target is not None
+        listed = empty_copy.get(target[1].replace("&amp;", "&")).text
+        assert listed.count('<th scope="row">') == count
+        assert f"open {count} " in text_of(listed)
+
+
+def test_a_badge_says_what_the_overview_says(empty_copy: TestClient) -> None:
+    """A later run of one case hides neither the broken ones nor the ratios of the others."""
+    store, later = store_of(empty_copy), START + timedelta(days=3)
+    add_history(store, {"a": [100] * 3, "b": [200] * 3}, 400)
+    add_history(store, {"a": [100]}, 400, first=later)
+    badge = empty_copy.get("/api/v1/ops/lerp/badge.svg").text
+    (standing,) = known_standings(reader_of(empty_copy))
+    assert f"{standing.speedup or 0:.3g}× baseline" in badge
+    assert 2.7 < (standing.speedup or 0) < 2.9
+    add_history(store, {"b": ["wrong"]}, first=later)
+    add_history(store, {"a": [100]}, first=later + timedelta(days=1))
+    assert "1 of 2 broken" in empty_copy.get("/api/v1/ops/lerp/badge.svg").text

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from html import escape
 
 from opgauge.harness.result.result import Status
 from opgauge.harness.result.summary import BASELINE, OPTIMIZED
-from opgauge.web.level import GRAVE, Level
-from opgauge.web.reader import Reader, Recent
-from opgauge.web.rows import geometric_mean
+from opgauge.harness.store.queries import CaseInfo
+from opgauge.web.level import GRAVE
+from opgauge.web.reader import Reader
+from opgauge.web.rows import CaseLevels, geometric_mean, latest_rows
 from opgauge.web.scope import each_project
 
 GREEN, RED, GREY = "#2e7d32", "#c62828", "#616161"
@@ -47,46 +49,40 @@ def case_badge(reader: Reader, case_id: str, device: str | None) -> str:
     if not written:
         return draw("opgauge", "no such case", GREY)
     name = f"{written[-1].op}/{written[-1].name}"
-    recents = [own.recent() for own in each_project(reader)]
-    return _badge(name, [levels for recent in recents for levels in _latest(recent, {case_id}, device)])
+    return _badge(name, _latest(reader, device, lambda case: case.case_id == case_id))
 
 
 def op_badge(reader: Reader, op: str, device: str | None) -> str:
-    """How an op stands: the mean over its cases."""
-    found: list[dict[str, Level]] = []
-    for recent in (own.recent() for own in each_project(reader)):
-        found += _latest(recent, {key for key, case in recent.cases.items() if case.op == op}, device)
-    return _badge(op, found)
+    """How an op stands: the mean over its cases, each by its latest run, as on the overview."""
+    return _badge(op, _latest(reader, device, lambda case: case.op == op))
 
 
-def _latest(recent: Recent, case_ids: set[str], device: str | None) -> list[dict[str, Level]]:
-    """Levels by implementation of each case, from the newest commit on that device; on any if None."""
-    order = {run.key: place for place, run in enumerate(recent.runs)}
-    found: dict[tuple[str, str], dict[str, Level]] = {}
-    for (case_id, implementation, slug), levels in recent.series.items():
-        if case_id in case_ids and device in {None, slug, recent.devices[slug].name}:
-            found.setdefault((case_id, slug), {})[implementation] = levels[-1]
-    if not found:
-        return []
-    places = {key: max(order[level.run.key] for level in levels.values()) for key, levels in found.items()}
-    return [levels for key, levels in found.items() if places[key] == max(places.values())]
+def _latest(reader: Reader, device: str | None, is_chosen: Callable[[CaseInfo], bool]) -> list[CaseLevels]:
+    """The chosen cases on a device; if None, on those that measured the newest of them."""
+    found: list[CaseLevels] = []
+    for own in each_project(reader):
+        rows = [row for row in latest_rows(own) if is_chosen(row.case) and device in {None, *_names(row)}]
+        _, order = own.ordered()
+        newest = max((order[row.run.key] for row in rows), default=-1)
+        devices = {row.device.slug for row in rows if order[row.run.key] == newest}
+        found += [row for row in rows if row.device.slug in devices]
+    return found
 
 
-def _badge(label: str, cases: list[dict[str, Level]]) -> str:
-    best = [levels[OPTIMIZED] for levels in cases if OPTIMIZED in levels]
+def _names(row: CaseLevels) -> tuple[str, str]:
+    return row.device.slug, row.device.name
+
+
+def _badge(label: str, rows: list[CaseLevels]) -> str:
+    best = [row.levels[OPTIMIZED] for row in rows if OPTIMIZED in row.levels]
     bad = sum(level.status in GRAVE for level in best)
     if bad:
         return draw(label, f"{bad} of {len(best)} broken" if len(best) > 1 else best[0].status, RED)
-    speedup = geometric_mean(_ratio(levels) for levels in cases)
+    speedup = geometric_mean(row.speedup(BASELINE) for row in rows)
     if speedup is not None:
         return draw(label, f"{speedup:.3g}× baseline", GREEN if speedup >= 1 else RED)
-    measured = any(level.status == Status.OK for levels in cases for level in levels.values())
+    measured = any(level.status == Status.OK for row in rows for level in row.levels.values())
     return draw(label, "measured" if measured else "no data", GREEN if measured else GREY)
-
-
-def _ratio(levels: dict[str, Level]) -> float | None:
-    above, below = (levels[name].median_ns if name in levels else None for name in (BASELINE, OPTIMIZED))
-    return above / below if above and below else None
 
 
 def _shown(text: str) -> str:

@@ -53,15 +53,12 @@ def regressions_page(
         refuse_unknown("state", state, RegressionState, "of a regression")
         refuse_unknown("op", op, ops_of(recent))
         refuse_unknown_device(device, recent.devices.values())
-        found = [
-            one
-            for one in everything
-            if state in {"", one.state} and op in {"", one.case.op} and device in {"", one.device.slug}
-        ]
+        there = [one for one in everything if op in {"", one.case.op} and device in {"", one.device.slug}]
+        found = [one for one in there if state in {"", one.state}]
         paging = Paging(number, len(found), 25)
         return {
             "found": found[paging.start : paging.stop],
-            "counts": Counter(str(one.state) for one in everything),
+            "counts": Counter(str(one.state) for one in there),
             "states": [str(one) for one in RegressionState],
             "ops": sorted({one.case.op for one in everything}),
             "devices": sorted({one.device.slug: one.device for one in everything}.values(), key=lambda one: one.slug),
