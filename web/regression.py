@@ -128,7 +128,11 @@ def by_state(recent: Recent, found: Iterable[Regression]) -> list[Regression]:
 
 @dataclass(frozen=True, slots=True)
 class Improvement:
-    """A series that got faster. before, run: last run before and first after it. is_confirmed: by several runs."""
+    """A series that got faster.
+
+    before, run: last run before and first after it. is_confirmed: by several runs. is_regained: the series was as fast
+    before it got slower.
+    """
 
     case: CaseInfo
     implementation: str
@@ -139,6 +143,7 @@ class Improvement:
     before_ns: float
     after_ns: float
     is_confirmed: bool
+    is_regained: bool
     series: tuple[float | None, ...] = ()
 
 
@@ -160,20 +165,22 @@ def _improvement(recent: Recent, key: SeriesKey, levels: Sequence[Level]) -> Imp
         return None
     where = (recent.cases[case_id], implementation, recent.devices[slug])
     times = tuple(level.median_ns for level in levels)
-    late = departure(levels)
-    if late is not None:
-        before, run, found = late
-        if found.ratio >= 1:
-            return None
-        return Improvement(
-            *where, before.run, run.run, found.ratio, found.before, found.after, is_confirmed=False, series=times
-        )
-    changes = change_points(levels)
-    if not changes or changes[-1][2].ratio >= 1:
+    late, changes = departure(levels), change_points(levels)
+    step = late or next(reversed(changes), None)
+    if step is None or step[2].ratio >= 1:
         return None
-    first, second, point = changes[-1]
+    first, second, found = step
+    fastest = min((point.before for _, _, point in changes), default=found.before)
     return Improvement(
-        *where, first.run, second.run, point.ratio, point.before, point.after, is_confirmed=True, series=times
+        *where,
+        first.run,
+        second.run,
+        found.ratio,
+        found.before,
+        found.after,
+        is_confirmed=late is None,
+        is_regained=fastest < LEAST_RATIO * found.after,
+        series=times,
     )
 
 

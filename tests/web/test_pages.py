@@ -86,6 +86,7 @@ def test_overview_says_where_ops_stand_and_what_got_slower(client: TestClient) -
     worse, _, better = text.partition(" Faster ")
     assert "rows-256" not in worse
     assert "rows-256" in better
+    assert "was as fast before" in better
 
 
 def test_overview_of_one_device(client: TestClient) -> None:

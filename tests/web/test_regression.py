@@ -13,7 +13,14 @@ from opgauge.web.acknowledged import acknowledge
 from opgauge.web.devices import DeviceInfo
 from opgauge.web.level import Level
 from opgauge.web.reader import Recent
-from opgauge.web.regression import Regression, RegressionState, by_state, find_improvements, find_regressions
+from opgauge.web.regression import (
+    Improvement,
+    Regression,
+    RegressionState,
+    by_state,
+    find_improvements,
+    find_regressions,
+)
 
 TODAY = date(2026, 3, 1)
 CASE = CaseInfo(1, "0" * 16, "lerp", "float32", {"name": "rows"})
@@ -38,6 +45,14 @@ def found_in(
     key = (CASE.case_id, name, DEVICE.slug)
     recent = Recent(devices={DEVICE.slug: DEVICE}, cases={CASE.case_id: CASE}, series={key: levels})
     return by_state(recent, acknowledge(find_regressions(recent), given, TODAY))
+
+
+def improvements_in(times: list[float | None]) -> list[Improvement]:
+    """Improvements of a series."""
+    levels = [level(place, time) for place, time in enumerate(times)]
+    key = (CASE.case_id, "optimized", DEVICE.slug)
+    runs = tuple(one.run for one in levels)
+    return find_improvements(Recent(runs, {DEVICE.slug: DEVICE}, {}, {CASE.case_id: CASE}, {key: levels}))
 
 
 def wobbling(time: float, count: int) -> list[float | None]:
@@ -87,16 +102,21 @@ def test_improvements_are_found() -> None:
     """A change point downwards is confirmed, the latest run alone is not; a step that went back is none."""
 
     def improved(times: list[float | None]) -> list[tuple[int, bool]]:
-        levels = [level(place, time) for place, time in enumerate(times)]
-        key = (CASE.case_id, "optimized", DEVICE.slug)
-        runs = tuple(one.run for one in levels)
-        recent = Recent(runs, {DEVICE.slug: DEVICE}, {}, {CASE.case_id: CASE}, {key: levels})
-        return [(one.run.key, one.is_confirmed) for one in find_improvements(recent)]
+        return [(one.run.key, one.is_confirmed) for one in improvements_in(times)]
 
     assert improved([*wobbling(100, 10), *wobbling(70, 5)]) == [(10, True)]
     assert improved([*wobbling(100, 10), 70.0]) == [(10, False)]
     assert improved([*wobbling(100, 10), *wobbling(70, 5), *wobbling(100, 5)]) == []
     assert improved(wobbling(100, 20)) == []
+
+
+def test_what_was_as_fast_before_is_regained() -> None:
+    """A repair, whole or in part, is told from a series that is faster than ever."""
+    slower = [*wobbling(100, 10), *wobbling(130, 10)]
+    for times in (wobbling(100, 10), wobbling(112, 10), [100.0]):
+        assert [one.is_regained for one in improvements_in([*slower, *times])] == [True]
+    for times in (wobbling(80, 10), [80.0]):
+        assert [one.is_regained for one in improvements_in([*slower, *times])] == [False]
 
 
 def test_a_step_is_open_until_half_of_it_is_regained() -> None:
