@@ -198,3 +198,13 @@ def test_a_badge_says_what_the_overview_says(empty_copy: TestClient) -> None:
     add_history(store, {"b": ["wrong"]}, first=later)
     add_history(store, {"a": [100]}, first=later + timedelta(days=1))
     assert "1 of 2 broken" in empty_copy.get("/api/v1/ops/lerp/badge.svg").text
+
+
+def test_the_headline_is_of_the_device_in_use(empty_copy: TestClient) -> None:
+    """After a new driver the figures of the old one, which has the same ops, are no headline."""
+    for number in range(6):
+        hard, first = {**HARD, "cuda:0.driver_major": str(580 + number)}, START + timedelta(days=number)
+        add_history(store_of(empty_copy), {"x": [100]}, 200 + 100 * number, hard=hard, first=first)
+        tiles = text_of(empty_copy.get("/").text).partition("Standing")[0]
+        (ratio,) = re.findall(r"([\d.]+)× over the baseline", tiles)
+        assert abs(float(ratio) - 2 - number) < 0.2

@@ -12,6 +12,7 @@ from fastapi import APIRouter, Request, Response
 from opgauge.harness.result.result import Status
 from opgauge.harness.result.summary import PEERS
 from opgauge.web.deps import CacheOf, ReaderOf
+from opgauge.web.devices import DeviceInfo
 from opgauge.web.drift import known_drifts
 from opgauge.web.known_regressions import known_regressions
 from opgauge.web.last_runs import last_runs
@@ -43,9 +44,17 @@ def known_standings(reader: Reader) -> list[OpStanding]:
 
 
 def _first_device(found: list[OpStanding]) -> str:
-    """Slug of the GPU with the most ops, or of the CPU if there is no GPU."""
+    """Slug of the GPU with the most ops, or of the CPU if there is no GPU; of several the one with the newest run.
+
+    An old driver, or a replaced device, has as many ops as the one that followed it.
+    """
     counted = Counter(one.device for one in found)
-    return max(counted, key=lambda one: (one.name != "cpu", counted[one], one.slug)).slug if counted else ""
+    newest = {one.device: one.run.started for one in sorted(found, key=lambda one: one.run.started)}
+
+    def rank(one: DeviceInfo) -> tuple[bool, int, datetime, str]:
+        return one.name != "cpu", counted[one], newest[one], one.slug
+
+    return max(counted, key=rank).slug if counted else ""
 
 
 def _judged(recent: Recent, device: str) -> int:
