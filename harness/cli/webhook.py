@@ -17,7 +17,9 @@ USUAL = ("broken", "slower", "silent", "died")
 def add(
     name: Annotated[str, typer.Argument(help="Name of the webhook.")],
     url: Annotated[str, typer.Argument(help="Address that takes the messages by POST.")],
-    project: Annotated[str, typer.Option("--project", help="Project whose events are sent.")] = "",
+    project: Annotated[
+        str | None, typer.Option("--project", help="Project whose events are sent. Default: the only one.")
+    ] = None,
     form: Annotated[str, typer.Option("--form", help="json, or slack for Slack and compatible services.")] = "json",
     event: Annotated[
         list[str] | None,
@@ -34,6 +36,7 @@ def add(
     from opgauge.harness.errors import SettingsError
     from opgauge.harness.store import Store
     from opgauge.harness.store.audit import add_audit
+    from opgauge.harness.store.projects import list_projects
     from opgauge.harness.store.webhooks import Event, Form, add_webhook
 
     try:
@@ -43,8 +46,16 @@ def add(
         msg = f"{error}; events are {', '.join(Event)}, forms {', '.join(Form)}"
         raise SettingsError(msg) from error
     with Store.open(database_url(db)) as store:
-        secret = add_webhook(store.engine, name, url, project=project, form=kind, events=chosen)
+        known = [one for one, _, _ in list_projects(store.engine)]
+        if project is None and len(known) > 1:
+            msg = f"there are several projects: --project {' or '.join(one or repr('') for one in sorted(known))}"
+            raise SettingsError(msg)
+        chosen_project = next(iter(known), "") if project is None else project
+        secret = add_webhook(store.engine, name, url, project=chosen_project, form=kind, events=chosen)
         add_audit(store.engine, "", "add webhook", name, f"{kind}, {', '.join(sorted(chosen))}")
+    if known and chosen_project not in known:
+        shown = ", ".join(one or "one without a name" for one in sorted(known))
+        typer.echo(f"note: project {chosen_project!r} has no runs; there are: {shown}", err=True)
     typer.echo(secret)
 
 

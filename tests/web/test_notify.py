@@ -15,7 +15,9 @@ import httpx
 import numpy as np
 import pytest
 from fastapi.testclient import TestClient
+from typer.testing import CliRunner
 
+from opgauge.harness.cli import app
 from opgauge.harness.errors import NothingError, StoreError
 from opgauge.harness.result.result import Environment
 from opgauge.harness.result.submission import Submission
@@ -202,6 +204,28 @@ def test_links_lead_to_the_pages_of_the_project(store: Store) -> None:
     assert found["case_link"].startswith("https://o.example/p/-/cases/")
     assert found["bad_commit_link"] == f"https://forge.example/commit/{found['bad_commit']}"
     assert not [key for key in found if key.endswith("path")]
+
+
+def test_a_webhook_is_of_a_project_that_there_is(store: Store) -> None:
+    """By default the only one; of several it has to be named, and one without runs is told: it would stay silent."""
+    url = store.engine.url.render_as_string(hide_password=False)
+
+    def add(name: str, *options: str) -> tuple[int, str]:
+        answer = CliRunner().invoke(app, ["webhook", "add", name, URL, "--db", url, *options])
+        return answer.exit_code, answer.output + str(answer.exception or "")
+
+    add_history(store, {"x": [100]}, project="alpha")
+    assert add("one")[0] == 0
+    add_history(store, {"x": [100]}, project="beta")
+    code, text = add("two")
+    assert code != 0
+    assert "--project alpha or beta" in text
+    assert add("two", "--project", "beta")[0] == 0
+    code, text = add("three", "--project", "gamma")
+    assert code == 0
+    assert "project 'gamma' has no runs; there are: alpha, beta" in text
+    projects = {hook.name: hook.project for hook in list_webhooks(store.engine)}
+    assert projects == {"one": "alpha", "two": "beta", "three": "gamma"}
 
 
 def test_webhooks_are_checked_and_removed(store: Store) -> None:
