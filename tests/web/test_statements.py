@@ -16,6 +16,7 @@ from opgauge.harness.store import Store
 from opgauge.web.comparison import compare_runs, sort_compared
 from opgauge.web.known_regressions import known_regressions
 from opgauge.web.pages.overview import known_standings
+from opgauge.web.reader import RECENT
 from tests.web.dataset import HARD, START, results
 from tests.web.histories import add_history, case_of
 from tests.web.reading_pages import reader_of, text_of
@@ -208,3 +209,10 @@ def test_the_headline_is_of_the_device_in_use(empty_copy: TestClient) -> None:
         tiles = text_of(empty_copy.get("/").text).partition("Standing")[0]
         (ratio,) = re.findall(r"([\d.]+)× over the baseline", tiles)
         assert abs(float(ratio) - 2 - number) < 0.2
+
+
+def test_what_is_too_old_to_be_listed_is_not_called_fine(empty_copy: TestClient) -> None:
+    """A step that nobody repaired leaves the list once it is older than the runs that are looked at, which is said."""
+    add_history(store_of(empty_copy), {"x": [100] * 12 + [150] * (RECENT + 2)})
+    assert f"in the last {RECENT} runs of each device" in text_of(empty_copy.get("/").text)
+    assert f"The last {RECENT} runs of each device are looked at" in text_of(empty_copy.get("/regressions").text)

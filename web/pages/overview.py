@@ -18,7 +18,7 @@ from opgauge.web.known_regressions import known_regressions
 from opgauge.web.last_runs import last_runs
 from opgauge.web.overview import OpStanding, standings
 from opgauge.web.pages.query import Word
-from opgauge.web.reader import Reader, Recent
+from opgauge.web.reader import RECENT, Reader, Recent
 from opgauge.web.regression import RegressionState, known_improvements
 from opgauge.web.rows import geometric_mean
 from opgauge.web.unknown import refuse_unknown_device
@@ -92,6 +92,7 @@ def _values(reader: Reader, device: str) -> Mapping[str, Any]:
         "branch": history.branch,
         "beside": len(history.beside),
         "judged": judged,
+        "window": RECENT,
         "acknowledged": len(acknowledged),
         "drifts": drifts[:LATELY],
         "drifting": len(drifts),

@@ -21,7 +21,7 @@ from opgauge.web.deps import CacheOf, ReaderOf
 from opgauge.web.form import Form
 from opgauge.web.known_regressions import known_regressions
 from opgauge.web.pages.query import Number, Text, Word
-from opgauge.web.reader import Reader
+from opgauge.web.reader import RECENT, Reader
 from opgauge.web.regression import Regression, RegressionState
 from opgauge.web.scope import each_project, prefix
 from opgauge.web.unknown import ops_of, refuse_unknown, refuse_unknown_device
@@ -65,6 +65,7 @@ def regressions_page(
             "chosen": {"state": state, "op": op, "device": device},
             "paging": paging,
             "has_runs": bool(recent.runs),
+            "window": RECENT,
             "waiver_file": reader.waiver_file(),
             "today": datetime.now(UTC).date(),
         }
