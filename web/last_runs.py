@@ -2,22 +2,26 @@
 
 from __future__ import annotations
 
-from itertools import chain
+from itertools import islice
 
 from opgauge.harness.store.run_queries import RunInfo
 from opgauge.web.devices import DeviceInfo, device_names
 from opgauge.web.reader import Reader
 
 LATEST = 1000
-"""Runs of the project that are looked at, beside those of the recent history."""
+"""Runs of the project that are looked at, the latest first; a device that none of them has reported long ago."""
 
 
 def last_runs(reader: Reader) -> dict[str, tuple[DeviceInfo, RunInfo]]:
     """Devices with results in the recent history, each with its run that started last, by slug."""
     recent = reader.recent()
     found = {slug: (recent.devices[slug], run) for slug, run in recent.last_run.items()}
-    for run in chain(reader.runs()[:LATEST], recent.runs):
+    missing = set(found)
+    for run in islice(reader.runs(), LATEST):
         for device in (reader.device(run, name) for name in device_names(run)):
-            if device.slug in found and found[device.slug][1].started < run.started:
+            if device.slug in missing:
+                missing.remove(device.slug)
                 found[device.slug] = (device, run)
+        if not missing:
+            break
     return found
