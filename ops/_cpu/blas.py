@@ -12,6 +12,8 @@ import numpy as np
 
 from opgauge.ops._cpu.load import HOST
 
+_WITH_SMALL_PRODUCTS = {"SkylakeX", "Cooperlake", "SapphireRapids"}
+
 
 def matmul(first: Any, second: Any, out: Any = None) -> Any:
     """`numpy.matmul` on all threads of BLAS while processors are free, else on one; their number is put back."""
@@ -25,6 +27,12 @@ def matmul(first: Any, second: Any, out: Any = None) -> Any:
     finally:
         for library, threads in limited:
             library.set_num_threads(threads)
+
+
+@cache
+def has_small_products() -> bool:
+    """Whether BLAS has kernels for small products, which pack no operand: OpenBLAS' for AVX-512, not AMD's."""
+    return any(getattr(library, "architecture", None) in _WITH_SMALL_PRODUCTS for library in _libraries())
 
 
 @cache

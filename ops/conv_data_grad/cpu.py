@@ -1,8 +1,9 @@
 """conv_data_grad on the CPU.
 
-In bfloat16, on processors that have it, products by AMX. Without groups: a tiled product in Numba, added to the addend,
-or with strides one for each residue class of pixels; large groups one by one likewise, from copies. Otherwise some
-images at a time: a product by BLAS, then one fused pass over the result while it is in cache.
+In bfloat16, products by AMX or dot products of pairs where the processor has them. Without groups: a tiled product
+in Numba, added to the addend, or with strides one for each residue class of pixels; large groups one by one likewise,
+from copies. Otherwise some images at a time: a product by BLAS, then one fused pass over the result while it is in
+cache.
 """
 
 from __future__ import annotations
@@ -18,12 +19,12 @@ from opgauge.ops._core.dtype import FLOATS
 from opgauge.ops._core.kernel import Bound
 from opgauge.ops._core.registry import kernel
 from opgauge.ops._cpu.tile import PRODUCT_SPEED, scratch, widened
-from opgauge.ops.conv_data_grad.cpu_amx import amx_ns, by_amx
 from opgauge.ops.conv_data_grad.cpu_classes import classes_of, in_classes
 from opgauge.ops.conv_data_grad.cpu_columns import FEW_PIXELS, Tensors, by_columns, is_strided_pixels
 from opgauge.ops.conv_data_grad.cpu_costs import Way, others_ns, way_of
 from opgauge.ops.conv_data_grad.cpu_direct import SHORT_SCALED, directly, scaled, turned
 from opgauge.ops.conv_data_grad.cpu_groups import in_groups
+from opgauge.ops.conv_data_grad.cpu_pairs import amx_ns, by_pairs, dots_ns
 from opgauge.ops.conv_data_grad.cpu_planes import by_planes, planes_ns
 from opgauge.ops.conv_data_grad.cpu_product_costs import span_of, tiles_ns, woven_ns
 from opgauge.ops.conv_data_grad.cpu_rows import threads_for
@@ -122,13 +123,13 @@ def _select(found: ConvGeometry, tensors: Tensors) -> Bound:
     is_scaled = found.is_pointwise and found.groups == found.channels == found.out_channels
     if is_scaled and (found.channels_last or prod(found.size) <= SHORT_SCALED):
         return scaled(found, tensors)
-    return _with_amx(found, tensors) or _without_amx(found, tensors)
+    return _with_pairs(found, tensors) or _without_pairs(found, tensors)
 
 
-def _without_amx(found: ConvGeometry, tensors: Tensors) -> Bound:
+def _without_pairs(found: ConvGeometry, tensors: Tensors) -> Bound:
     way = way_of(found, tensors.wide)
     if way is Way.GROUPS:
-        return in_groups(found, tensors, _without_amx)
+        return in_groups(found, tensors, _without_pairs)
     if way is Way.CLASSES:
         return in_classes(found, classes_of(found), tensors, _in_tiles)
     if way is Way.LIBRARY and is_strided_pixels(found):
@@ -150,18 +151,18 @@ def _in_tiles(found: ConvGeometry, tensors: Tensors) -> Bound:
     return (_by_rows if is_tiled else by_planes)(found, tensors)
 
 
-def _with_amx(found: ConvGeometry, tensors: Tensors) -> Bound | None:
-    """Products in bfloat16 by AMX, with strides for each residue class, if they are available and expected to pay."""
-    from opgauge.ops._cpu.tile.jit_amx import is_available
+def _with_pairs(found: ConvGeometry, tensors: Tensors) -> Bound | None:
+    """Products in bfloat16 by AMX or dot products, with strides for each residue class, where expected to pay."""
+    from opgauge.ops._cpu.tile.jit_pairs import IN_TILES, is_available
 
     if tensors.weight.dtype.name != "bfloat16" or not is_available():
         return None
-    most_ns = others_ns(found, tensors.wide)
+    pairs_ns, most_ns = (amx_ns if IN_TILES else dots_ns), others_ns(found, tensors.wide, of_amx=IN_TILES)
     if {*found.strides} == {1}:
-        return by_amx(found, tensors) if amx_ns(found) <= most_ns else None
+        return by_pairs(found, tensors) if pairs_ns(found) <= most_ns else None
     classes = classes_of(found)
-    is_preferred = sum(amx_ns(one.geometry) + woven_ns(one.geometry) for one in classes) <= most_ns
-    return in_classes(found, classes, tensors, by_amx) if is_preferred else None
+    is_preferred = sum(pairs_ns(one.geometry) + woven_ns(found, one.geometry) for one in classes) <= most_ns
+    return in_classes(found, classes, tensors, by_pairs) if is_preferred else None
 
 
 def _flat(found: ConvGeometry, array: Any) -> Any:

@@ -23,6 +23,9 @@ from opgauge.ops.conv_data_grad.cpu_rows import flat
 from opgauge.ops.conv_data_grad.op import ConvGeometry, three
 from opgauge.ops.conv_data_grad.residue_classes import Axis, axes_of
 
+FEW_COPIED = 1 << 10
+"""Numbers of a filter below which NumPy copies a part of it in less time than it takes to call a kernel."""
+
 
 class PixelClass(NamedTuple):
     """Pixels of dx with common taps, as a convolution without strides; their remainders, and their taps by axis."""
@@ -72,9 +75,21 @@ def in_classes(
 
     dx, addend, threads = tensors.dx, tensors.addend, count(2 * tensors.dx.nbytes)
     added, target = flat(addend, dx), flat(dx, dx)
-    steps = [_step(found, one, tensors, convolve, added, target, threads) for one in classes]
+    steps, parts = list[Bound](), list[Any]()
     if len(classes) < prod(len(axis.residues) for axis in axes_of(found)):  # no tap reaches the other pixels
-        steps.insert(0, partial(jit.begin.on(threads), added, target, threads))
+        steps.append(partial(jit.begin.on(threads), added, target, threads))
+    for one in classes:
+        inner = found.channels if found.channels_last else 1
+        step, part = _step(found, one, tensors, convolve)
+        steps.append(step)
+        sizes = (*three(found.size, 1), *three(one.geometry.size, 1), *three(one.residues, 0), *three(found.strides, 1))
+        rows = part.size // (one.geometry.size[-1] * inner)
+        if not are_two(found):
+            steps.append(partial(jit.weave.on(threads), part, added, target, rows, inner, sizes))
+        elif one.residues[-1] == 0:
+            parts = [part]
+        else:
+            steps.append(partial(jit.weave_two.on(threads), *parts, part, added, target, rows, sizes))
 
     def run() -> None:
         for step in steps:
@@ -83,16 +98,19 @@ def in_classes(
     return run
 
 
+def are_two(found: ConvGeometry) -> bool:
+    """Whether columns are in two classes next to each other, which are woven together, channels first."""
+    return not found.channels_last and found.strides[-1] == len(_reached(axes_of(found)[-1])) == 2
+
+
 def _step(
     found: ConvGeometry,
     one: PixelClass,
     tensors: Tensors,
     convolve: Callable[[ConvGeometry, Tensors], Bound],
-    added: Any,
-    target: Any,
-    threads: int,
-) -> Bound:
-    """A call for one class. added, target: the addend, or nothing, and dx, flat as Numba takes them."""
+) -> tuple[Bound, Any]:
+    """A call that convolves one class, and its flat result."""
+    from opgauge.ops._cpu.jit import storage
     from opgauge.ops.conv_data_grad import jit_fold as jit
 
     weight, wide, last = tensors.weight, tensors.wide, found.channels_last
@@ -102,13 +120,15 @@ def _step(
     shape = (*one.geometry.size, found.channels) if last else (found.channels, *one.geometry.size)
     part, taps = scratch(found.batch * prod(shape), wide), np.empty(chosen.shape, weight.dtype)
     convolved = convolve(one.geometry, Tensors(tensors.dy, taps, part.reshape(found.batch, *shape), None, wide))
-    sizes = (*three(found.size, 1), *three(one.geometry.size, 1), *three(one.residues, 0), *three(found.strides, 1))
-    inner = found.channels if last else 1
-    rows = part.size // (one.geometry.size[-1] * inner)
+    if last or chosen.size < FEW_COPIED or chosen.size == weight.size:
+        copy: Bound = partial(np.copyto, taps, chosen)
+    else:
+        places = np.arange(prod(found.kernel)).reshape(found.kernel)[one.taps].reshape(-1)
+        given, target = storage(weight).reshape(-1), storage(taps).reshape(-1)
+        copy = partial(jit.choose.on(count(2 * target.nbytes)), given, places, prod(found.kernel), target)
 
     def run() -> None:
-        np.copyto(taps, chosen)
+        copy()
         convolved()
-        jit.weave.on(threads)(part, added, target, rows, inner, sizes)
 
-    return run
+    return run, part

@@ -9,7 +9,7 @@ import numpy as np
 
 from opgauge.ops._core.kernel import Bound
 from opgauge.ops._core.op import Array
-from opgauge.ops._cpu.blas import matmul
+from opgauge.ops._cpu.blas import has_small_products, matmul
 from opgauge.ops._cpu.threads import count
 from opgauge.ops._cpu.tile import narrowed, widened
 from opgauge.ops.conv_data_grad.op import ConvGeometry, reach_of, three
@@ -28,6 +28,8 @@ SHORT_ROW, SHORT_STRIDED, MOST_LINKS = 8, 24, 1 << 17
 SMALL_BYTES, FEW_IMAGES, LARGE_BYTES = 4_000_000, 3, 1 << 21
 """Maximum size of a filter times pixels, and images and size of a filter in float32 for one pixel each, for which a
 product per image is faster: small ones, and those by one column, read the filter as it lies, others pack it."""
+SHALLOW, PACKED_BYTES = 24, 3 << 13
+"""Channels of dy, and size of a group's filter, up to which it is faster where BLAS packs small ones too."""
 LEAST_PRODUCTS = 1 << 11
 """Channels of dx times channels of dy from which an addition of NumPy for each tap pays."""
 
@@ -82,7 +84,9 @@ def images_at_once(found: ConvGeometry, wide: Any) -> tuple[int, int]:
 def _are_apart(nbytes: int, images: int, pixels: int, rows: Any) -> bool:
     """Whether images of few pixels have a product each; nbytes: of one group's filter."""
     if pixels > 1:
-        return nbytes * pixels <= SMALL_BYTES
+        if has_small_products():
+            return nbytes * pixels <= SMALL_BYTES
+        return nbytes <= PACKED_BYTES or rows.shape[2] <= SHALLOW
     return images <= FEW_IMAGES and rows.dtype == np.float32 and nbytes >= LARGE_BYTES
 
 

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from opgauge.ops.conv_data_grad.cpu_classes import are_two
 from opgauge.ops.conv_data_grad.cpu_columns import are_rows, has_links, is_strided_pixels, share_products
 from opgauge.ops.conv_data_grad.cpu_planes import planes_ns
 from opgauge.ops.conv_data_grad.op import ConvGeometry, three
@@ -22,8 +23,7 @@ class _TileCosts(NamedTuple):
     """Times in ns of products of tiles, measured with 1,900 random convolutions of one residue class or several.
 
     Per class; per row of a tile and number of its depth; per tile and run of taps; per element of dy as laid out, of
-    dx with idle columns, and of the packed filter; per row of dx, of a channel or of all. With several classes, per
-    element and row of dx as woven.
+    dx with idle columns, and of the packed filter; per row of dx, of a channel or of all.
     """
 
     start: float
@@ -33,15 +33,17 @@ class _TileCosts(NamedTuple):
     written: float
     packed: float
     row: float
-    woven: float
-    woven_row: float
 
 
 TILES = {
-    False: _TileCosts(3760, 0.293, 13.5, 0.184, 0.113, 0.244, 1.5, 1.13, 17.8),
-    True: _TileCosts(3230, 0.296, 13.3, 0.048, 0.077, 0.121, 1.5, 0.171, 100),
+    False: _TileCosts(3760, 0.293, 13.5, 0.184, 0.113, 0.244, 1.5),
+    True: _TileCosts(3230, 0.296, 13.3, 0.048, 0.077, 0.121, 1.5),
 }
 """Costs by whether channels are last. All costs of this module are of an EPYC with AVX-512 (Zen 5)."""
+
+WOVEN, WOVEN_IN_TWOS = {False: (0.6, 18), True: (0.12, 30)}, (0.13, 8)
+"""Times with several classes per element and row of dx as woven, by whether channels are last, and of two classes at
+once."""
 
 
 class _PixelCosts(NamedTuple):
@@ -96,8 +98,10 @@ which the products of strided pixels are spread."""
 LISTED_NS, ADDED_NS, ROW_NS = {False: 0.383, True: 0.327}, {False: 0.235, True: 0.164}, 5.0
 """Times per element of the columns where additions are listed, and where rows are added, by whether channels are last,
 and per added row."""
-COPIED_NS = 0.5
-"""Time per number of a filter that is copied for residue classes."""
+CLASS_NS = 1000
+"""Time of the calls of a residue class."""
+COPIED_NS = {False: 0.35, True: 0.1}
+"""Time per number of a filter that is copied for residue classes, by whether channels are last."""
 MOVED_NS = 0.28
 """Time per number of a filter whose channels are last, which is transposed for columns."""
 
@@ -131,20 +135,24 @@ def tiles_ns(found: ConvGeometry, wide: np.dtype[Any]) -> float:
     )
 
 
-def classes_ns(parts: Iterable[ConvGeometry], wide: np.dtype[Any]) -> float:
+def classes_ns(found: ConvGeometry, parts: Iterable[ConvGeometry], wide: np.dtype[Any]) -> float:
     """A convolution without strides for each residue class of pixels, woven into dx."""
     return sum(
-        min(planes_ns(one, wide), inf if one.groups > 1 else tiles_ns(one, wide))
-        + woven_ns(one)
-        + COPIED_NS * prod(one.kernel) * one.channels * one.out_channels // one.groups
+        min(planes_ns(one, wide), inf if one.groups > 1 else tiles_ns(one, wide)) + woven_ns(found, one)
         for one in parts
     )
 
 
-def woven_ns(one: ConvGeometry) -> float:
-    """Time in which the result for a residue class is woven into dx."""
-    cost, inner = TILES[one.channels_last], 1 if one.channels_last else one.channels
-    return one.batch * prod(one.size[:-1]) * (cost.woven * one.size[-1] * one.channels + cost.woven_row * inner)
+def woven_ns(found: ConvGeometry, one: ConvGeometry) -> float:
+    """Time in which the filter of a residue class is copied, and its result is woven into dx."""
+    element, row = WOVEN_IN_TWOS if are_two(found) else WOVEN[found.channels_last]
+    rows = one.batch * prod(one.size[:-1])
+    woven = rows * (element * one.size[-1] * one.channels + row * (1 if one.channels_last else one.channels))
+    return (
+        CLASS_NS
+        + woven
+        + COPIED_NS[one.channels_last] * prod(one.kernel) * one.channels * one.out_channels // one.groups
+    )
 
 
 def span_of(found: ConvGeometry) -> int:

@@ -122,12 +122,37 @@ def add_in_place(total: Any, addend: Any) -> None:
         total[index] += addend[index]
 
 
+@parallel(error_model="numpy")
+def choose(weight: Any, places: Any, taps: int, chosen: Any) -> None:
+    """Copy the numbers at `places` of each `taps` numbers of flat weight to flat chosen."""
+    given, listed, target = borrowed(weight), borrowed(places), borrowed(chosen)
+    count = uintp(places.size)
+    for row in prange(weight.size // taps):
+        first, into = uintp(row) * uintp(taps), uintp(row) * count
+        for index in range(count):
+            target[into + index] = given[first + uintp(listed[index])]
+
+
+@njit(**INNER)
+def _line_of(row: int, sizes: Any) -> int:
+    """The row of dx of a row of a part, see `weave`."""
+    depth, height, _, part_d, part_h, _, first_d, first_h, _, stride_d, stride_h, _ = sizes
+    outer, d, h = np.int64(row), 0, 0
+    if part_d * part_h > 1:
+        outer, d, h = row // (part_d * part_h), row // part_h % part_d, row % part_h
+    return int((outer * depth + first_d + d * stride_d) * height + first_h + h * stride_h)
+
+
 @njit(**INNER)
 def _weave_row(part: Any, addend: Any, dx: Any, row: int, inner: int, sizes: Any) -> None:
-    depth, height, width, part_d, part_h, part_w, first_d, first_h, first_w, stride_d, stride_h, stride_w = sizes
-    outer, d, h = row // (part_d * part_h), row // part_h % part_d, row % part_h
-    line = (outer * depth + first_d + d * stride_d) * height + first_h + h * stride_h
-    start, given = (line * width + first_w) * inner, row * part_w * inner
+    width, part_w, first_w, stride_w = sizes[2], sizes[5], sizes[8], sizes[11]
+    start, given = (_line_of(row, sizes) * width + first_w) * inner, row * part_w * inner
+    if inner == 1:
+        for w in range(uintp(part_w)):
+            target = uintp(start) + w * uintp(stride_w)
+            value = part[uintp(given) + w]
+            dx[target] = narrow(value + widen(addend[target]) if addend.size else value, dx[target])
+        return
     for w in range(part_w):
         target, source = uintp(start + w * stride_w * inner), uintp(given + w * inner)
         if addend.size:
@@ -145,8 +170,37 @@ def weave(part: Any, addend: Any, dx: Any, rows: int, inner: int, sizes: Any) ->
 
     rows: of the part. inner: contiguous channels of a pixel. sizes: of dx and of the part; first pixel; strides.
     """
+    given, added, target = borrowed(part), borrowed(addend), borrowed(dx)
     for row in prange(rows):
-        _weave_row(part, addend, dx, np.int64(row), inner, sizes)
+        _weave_row(given, added, target, np.int64(row), inner, sizes)
+
+
+@njit(**INNER)
+def _weave_two(even: Any, first: int, odd: Any, second: int, addend: Any, dx: Any, start: int, count: int) -> None:
+    """Write `count` numbers of each part in turns to dx from `start` on, plus the addend unless it is empty."""
+    if addend.size:
+        for index in range(uintp(count)):
+            left, right = uintp(start) + uintp(2) * index, uintp(start + 1) + uintp(2) * index
+            dx[left] = narrow(even[uintp(first) + index] + widen(addend[left]), dx[left])
+            dx[right] = narrow(odd[uintp(second) + index] + widen(addend[right]), dx[right])
+    else:
+        for index in range(uintp(count)):
+            left, right = uintp(start) + uintp(2) * index, uintp(start + 1) + uintp(2) * index
+            dx[left] = narrow(even[uintp(first) + index], dx[left])
+            dx[right] = narrow(odd[uintp(second) + index], dx[right])
+
+
+@parallel(error_model="numpy")
+def weave_two(even: Any, odd: Any, addend: Any, dx: Any, rows: int, sizes: Any) -> None:
+    """Like `weave`, channels first, of the two classes of columns of stride 2; sizes: for the even one."""
+    evens, odds, added, target = borrowed(even), borrowed(odd), borrowed(addend), borrowed(dx)
+    width, half = sizes[2], sizes[2] // 2
+    for row in prange(rows):
+        line, first, second = _line_of(np.int64(row), sizes), np.int64(row) * (width - half), np.int64(row) * half
+        _weave_two(evens, first, odds, second, added, target, line * width, half)
+        if width > 2 * half:
+            last, value = uintp(line * width + 2 * half), evens[uintp(first + half)]
+            target[last] = narrow(value + widen(added[last]) if added.size else value, target[last])
 
 
 @parallel(error_model="numpy")

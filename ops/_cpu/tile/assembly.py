@@ -7,6 +7,7 @@ sums spill to the stack at every step, twice as slow if the stack is not aligned
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 from llvmlite import ir
@@ -42,6 +43,22 @@ class Listed:
     b: Any
     places: Any
     depth: Any
+
+
+@dataclass(frozen=True)
+class PairRuns:
+    """Operands of a product of pairs of bfloat16: pointers to the first row and vector, distances in bytes, and counts.
+
+    places: a pointer to the distances of each run, of 64 bits, in a and in b. pairs: of each run, at least one.
+    """
+
+    a: Any
+    a_row: Any
+    b: Any
+    b_step: Any
+    places: Any
+    runs: Any
+    pairs: Any
 
 
 def sums_of(builder: Any, product: Product, rows: int, vectors: int, vector: Any, *, wide: bool) -> list[list[Any]]:
@@ -130,3 +147,52 @@ def _lines(rows: int, vectors: int, bases: int, vector: Any, *, wide: bool) -> l
             lines.append(f"vfmadd231p{suffix} {held}, {factor}, {sums[number * vectors + column]}")
     lines += [f"add {a_step}, {pointer}" for pointer in pointers]
     return [*lines, f"add {b_step}, {b}", f"dec {left}", "jg 1b", "2:"]
+
+
+def run_sums_of(builder: Any, operands: PairRuns, rows: int, vectors: int, vector: Any) -> list[list[Any]]:
+    """The sums of a tile as `sums_of` returns them, of the pairs of all runs, by dot products of AVX512_BF16."""
+    number = operands.runs.type
+    changed = [operands.places, operands.runs]
+    three_rows = builder.mul(operands.a_row, ir.Constant(number, MOST_REACH - 1))
+    given = [operands.a, operands.b, operands.a_row, three_rows, operands.b_step, operands.pairs]
+    pointers = -(-rows // MOST_REACH) + 2
+    registers = rows * vectors + vectors + FACTORS
+    outputs = [vector] * registers + [number] * (len(changed) + pointers)
+    constraints = [
+        *["=&v"] * registers,
+        *["=&r"] * (len(changed) + pointers),
+        *(str(registers + place) for place in range(len(changed))),
+        *["r"] * len(given),
+        *CLOBBERED,
+    ]
+    kind = ir.FunctionType(ir.LiteralStructType(outputs), [value.type for value in [*changed, *given]])
+    text = "\n".join(_run_lines(rows, vectors))
+    found = builder.asm(kind, text, ",".join(constraints), [*changed, *given], side_effect=True)
+    return [[builder.extract_value(found, row * vectors + column) for column in range(vectors)] for row in range(rows)]
+
+
+def _run_lines(rows: int, vectors: int) -> list[str]:
+    """Instructions; operands are numbered as `run_sums_of` lists them."""
+    bases = -(-rows // MOST_REACH)
+    numbers = iter(range(rows * vectors + vectors + FACTORS + bases + 12))
+
+    def take(count: int) -> list[str]:
+        return [f"${{{next(numbers)}}}" for _ in range(count)]
+
+    sums, columns, factors = take(rows * vectors), take(vectors), take(FACTORS)
+    (places, runs), pointers, (at, left), _ = take(2), take(bases), take(2), take(2)
+    a, b, row, three_rows, b_step, pairs = take(6)
+    lines = [f"vpxord {held}, {held}, {held}" for held in sums]
+    lines += [f"test {runs}, {runs}", "jle 3f", "1:"]
+    lines += [f"mov ({places}), {pointers[0]}", f"mov 8({places}), {at}", f"mov {pairs}, {left}"]
+    lines += [f"add {a}, {pointers[0]}", f"add {b}, {at}"]
+    lines += [f"lea ({before},{row},{MOST_REACH}), {now}" for before, now in pairwise(pointers)]
+    lines += ["2:", *(f"vmovups {number * 64}({at}), {held}" for number, held in enumerate(columns))]
+    for number in range(rows):
+        factor, pointer = factors[number % FACTORS], pointers[number // MOST_REACH]
+        place = (f"({pointer})", f"({pointer},{row})", f"({pointer},{row},2)", f"({pointer},{three_rows})")
+        lines.append(f"vbroadcastss {place[number % MOST_REACH]}, {factor}")
+        for column, held in enumerate(columns):
+            lines.append(f"vdpbf16ps {held}, {factor}, {sums[number * vectors + column]}")
+    lines += [*(f"add $$4, {pointer}" for pointer in pointers), f"add {b_step}, {at}", f"dec {left}", "jg 2b"]
+    return [*lines, f"add $$16, {places}", f"dec {runs}", "jg 1b", "3:"]

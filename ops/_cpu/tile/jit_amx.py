@@ -93,11 +93,11 @@ _add_0, _add_1, _add_2, _add_3 = (
 
 
 @njit(**INNER)
-def multiply_block(rows: Any, columns: Any, row_places: Any, column_places: Any, steps: int, sums: int) -> None:
+def multiply_block(rows: Any, columns: Any, places: Any, steps: int, sums: int) -> None:
     """Store a block of sums (BLOCK, BLOCK) of float32 at the address `sums`, of factors at addresses in bytes.
 
     rows: address, stride of a row, distance of the second tile or 0 for none, and of the next `depth` numbers; columns:
-    the same, of pairs of numbers. row_places, column_places: distances of the runs of `steps` depths that are added.
+    the same, of pairs of numbers. places: distances of each run of `steps` depths that are added, in rows and columns.
     """
     row, row_stride, row_second, row_step = rows
     column, column_stride, column_second, column_step = columns
@@ -105,8 +105,8 @@ def multiply_block(rows: Any, columns: Any, row_places: Any, column_places: Any,
     _clear_1()
     _clear_2()
     _clear_3()
-    for run in range(row_places.size):
-        left, right = row + row_places[run], column + column_places[run]
+    for run in range(0, places.size, 2):
+        left, right = row + places[run], column + places[run + 1]
         for _ in range(steps):
             _load_4(left, row_stride)
             _load_6(right, column_stride)

@@ -193,7 +193,7 @@ def test_few_pixels_are_products_of_their_own(
 
     monkeypatch.setattr(cpu_columns, "matmul", counted)
     monkeypatch.setattr(cpu, "way_of", lambda *_: Way.LIBRARY)
-    monkeypatch.setattr(cpu, "_with_amx", lambda *_: None)
+    monkeypatch.setattr(cpu, "_with_pairs", lambda *_: None)
     case = Convolution((1, 260, pixels), (260, 260, 1), add=True, params={}).case(dtype, LAYOUTS[1])
     assert complaint(case, inputs_of(case), "optimized") == ""
     assert vectors == {is_apart}

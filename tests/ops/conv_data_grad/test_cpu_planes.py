@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from opgauge.ops import FLOATS
-from opgauge.ops.conv_data_grad import cpu, cpu_columns, cpu_planes
+from opgauge.ops.conv_data_grad import cpu, cpu_classes, cpu_columns, cpu_planes
 from opgauge.ops.conv_data_grad.cpu_costs import Way, way_of
 from opgauge.ops.conv_data_grad.op import ConvDataGradParams, geometry
 from tests.draws import drawn_of
@@ -34,7 +34,7 @@ def test_planes_are_right_in_any_layout(
     made: Convolution, layout: str, threads: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """With groups and without, of one to three axes, with an addend or without; a call leaves nothing to the next."""
-    monkeypatch.setattr(cpu, "_with_amx", lambda *_: None)
+    monkeypatch.setattr(cpu, "_with_pairs", lambda *_: None)
     monkeypatch.setattr(cpu, "way_of", lambda *_: Way.PLANES)
     monkeypatch.setattr(cpu_planes, "count", lambda *_: threads)
     for add, dtype in product((False, True), drawn_of("conv_data_grad", FLOATS)):
@@ -88,7 +88,7 @@ def test_images_of_few_pixels_have_a_product_each_or_share_one(
     made: Convolution, monkeypatch: pytest.MonkeyPatch, *, apart: bool
 ) -> None:
     """Either way is right, of one pixel and of several, with groups, strides and an addend."""
-    monkeypatch.setattr(cpu, "_with_amx", lambda *_: None)
+    monkeypatch.setattr(cpu, "_with_pairs", lambda *_: None)
     monkeypatch.setattr(cpu, "way_of", lambda *_: Way.LIBRARY)
     monkeypatch.setattr(cpu_columns, "_are_apart", lambda *_: apart)
     for add, dtype in product((False, True), drawn_of("conv_data_grad", FLOATS)):
@@ -96,19 +96,44 @@ def test_images_of_few_pixels_have_a_product_each_or_share_one(
         assert complaint(case, inputs_of(case), "optimized") == ""
 
 
+@pytest.mark.parametrize("width", [1, 2, 9, 40])
+@pytest.mark.parametrize("few", [0, cpu_classes.FEW_COPIED])
+def test_two_classes_of_columns_are_woven_together(width: int, few: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Even and odd columns, one more or as many, with an addend or without, whoever copies the filter."""
+    monkeypatch.setattr(cpu, "_with_pairs", lambda *_: None)
+    monkeypatch.setattr(cpu, "way_of", lambda *_: Way.CLASSES)
+    monkeypatch.setattr(cpu_classes, "FEW_COPIED", few)
+    made = Convolution((2, 3, 5, width), (4, 3, 3, 3), params={"strides": 2, "padding_before": 1})
+    for add, dtype in product((False, True), drawn_of("conv_data_grad", FLOATS)):
+        case = replace(made, add=add).case(dtype, LAYOUTS[0])
+        assert complaint(case, inputs_of(case), "optimized") == ""
+
+
 @pytest.mark.parametrize(
-    ("nbytes", "images", "pixels", "dtype", "apart"),
+    ("small", "shape", "images", "pixels", "dtype", "apart"),
     [
-        (4 * 192 * 1024, 8, 4, "float32", True),
-        (4 * 512 * 512, 8, 4, "float32", False),
-        (4 * 1536 * 1024, 3, 1, "float32", True),
-        (4 * 1536 * 1024, 8, 1, "float32", False),
-        (4 * 192 * 192, 3, 1, "float32", False),
-        (8 * 1536 * 1024, 3, 1, "float64", False),
+        (True, (1, 192, 1024), 8, 4, "float32", True),
+        (True, (1, 512, 512), 8, 4, "float32", False),
+        (False, (1, 192, 1024), 8, 4, "float32", False),
+        (False, (8, 1024, 24), 8, 4, "float32", True),
+        (False, (8, 64, 96), 8, 4, "float32", True),
+        (True, (1, 1536, 1024), 3, 1, "float32", True),
+        (True, (1, 1536, 1024), 8, 1, "float32", False),
+        (True, (1, 192, 192), 3, 1, "float32", False),
+        (True, (1, 1536, 1024), 3, 1, "float64", False),
     ],
 )
 def test_small_products_and_few_columns_of_a_large_filter_are_apart(
-    nbytes: int, images: int, pixels: int, dtype: str, *, apart: bool
+    monkeypatch: pytest.MonkeyPatch,
+    shape: tuple[int, int, int],
+    images: int,
+    pixels: int,
+    dtype: str,
+    *,
+    small: bool,
+    apart: bool,
 ) -> None:
     """BLAS packs the filter for others."""
-    assert cpu_columns._are_apart(nbytes, images, pixels, np.empty(0, dtype)) is apart
+    monkeypatch.setattr(cpu_columns, "has_small_products", lambda: small)
+    rows = np.empty(shape, dtype)
+    assert cpu_columns._are_apart(rows[0].nbytes, images, pixels, rows) is apart

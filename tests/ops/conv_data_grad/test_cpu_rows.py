@@ -47,7 +47,7 @@ def _drawn(rng: np.random.Generator) -> Convolution:
 def test_random_groups_along_rows(dtype: str, threads: int, band_bytes: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Any strides, dilations and padding, in one band and in several, on one thread and on two."""
     monkeypatch.setattr(cpu, "way_of", lambda *_: Way.DIRECT)
-    monkeypatch.setattr(cpu, "_with_amx", lambda *_: None)
+    monkeypatch.setattr(cpu, "_with_pairs", lambda *_: None)
     monkeypatch.setattr(cpu_rows, "count", lambda *_: threads)
     monkeypatch.setattr(cpu_rows, "BAND_BYTES", band_bytes)
     monkeypatch.setattr(cpu_rows, "BAND_REACHES", 1)

@@ -1,4 +1,4 @@
-"""conv_data_grad's products by AMX on the CPU, wherever the processor has it."""
+"""conv_data_grad's products of pairs on the CPU, wherever the processor has AMX or AVX512_BF16."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from opgauge.ops._cpu.tile import jit_amx
+from opgauge.ops._cpu.tile import jit_pairs
 from opgauge.ops.conv_data_grad import cpu, cpu_rows
 from tests.ops.attempts import complaint, inputs_of
 from tests.ops.conv_data_grad.test_conv_data_grad import LAYOUTS, Convolution, convolutions
 
-pytestmark = pytest.mark.skipif(not jit_amx.is_available(), reason="the processor has no AMX")
+pytestmark = pytest.mark.skipif(not jit_pairs.is_available(), reason="the processor has neither")
 
 
 @contextmanager
 def always(threads: int = 1) -> Iterator[list[object]]:
-    """AMX is preferred wherever it can be; yields the calls that were bound by it."""
+    """Pairs are preferred wherever it can be; yields the calls that were bound by them."""
     bound: list[object] = []
-    select = cpu._with_amx
+    select = cpu._with_pairs
 
     def record(*given: object) -> object:
         step = select(*given)  # type: ignore[arg-type]
@@ -31,7 +31,7 @@ def always(threads: int = 1) -> Iterator[list[object]]:
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(cpu, "others_ns", lambda *_, **__: np.inf)
-        patch.setattr(cpu, "_with_amx", record)
+        patch.setattr(cpu, "_with_pairs", record)
         patch.setattr(cpu_rows, "count", lambda *_: threads)
         yield bound
 
@@ -39,7 +39,7 @@ def always(threads: int = 1) -> Iterator[list[object]]:
 @given(convolutions(), st.sampled_from(LAYOUTS))
 @settings(max_examples=60)
 def test_random_convolutions(made: Convolution, layout: str) -> None:
-    """Products by AMX are within the bound, whatever the rank, sizes, strides, groups and layout."""
+    """Products of pairs are within the bound, whatever the rank, sizes, strides, groups and layout."""
     case = made.case("bfloat16", layout)
     with always():
         assert complaint(case, inputs_of(case), "optimized") == ""
@@ -59,7 +59,7 @@ MANY = (
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("made", MANY)
 def test_many_blocks(made: Convolution, layout: str, threads: int) -> None:
-    """Sums of many channels and pixels are right on one thread and on two, and are made by AMX."""
+    """Sums of many channels and pixels are right on one thread and on two, and are made of pairs."""
     case = made.case("bfloat16", layout)
     with always(threads) as bound:
         assert complaint(case, inputs_of(case), "optimized") == ""
@@ -81,9 +81,26 @@ def test_numbers_that_are_not_finite_stay_in_their_place(layout: str) -> None:
             assert bound
 
 
+@pytest.mark.parametrize("strides", [1, 2])
+def test_large_products_are_preferred(monkeypatch: pytest.MonkeyPatch, strides: int) -> None:
+    """The estimates choose pairs for products of many channels, with strides or without."""
+    bound: list[object] = []
+    select = cpu._with_pairs
+
+    def record(*given: object) -> object:
+        bound.append(select(*given))  # type: ignore[arg-type]
+        return bound[-1]
+
+    monkeypatch.setattr(cpu, "_with_pairs", record)
+    made = Convolution((2, 64, 28, 28), (64, 64, 3, 3), params={"padding_before": 1, "strides": strides})
+    case = made.case("bfloat16")
+    assert complaint(case, inputs_of(case), "optimized") == ""
+    assert None not in bound
+
+
 def test_other_processors_do_without(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nothing is bound by AMX where it is not available."""
-    monkeypatch.setattr(jit_amx, "is_available", lambda: False)
+    """Nothing is bound by pairs where they are not available."""
+    monkeypatch.setattr(jit_pairs, "is_available", lambda: False)
     case = MANY[0].case("bfloat16")
     with always() as bound:
         assert complaint(case, inputs_of(case), "optimized") == ""

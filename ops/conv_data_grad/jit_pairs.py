@@ -1,4 +1,4 @@
-"""Numba kernels for convolutions of stride 1 in bfloat16 by AMX: pixels of padded images times the packed filter.
+"""Numba kernels for convolutions of stride 1 in bfloat16: pixels of padded images by the filter, in pairs.
 
 Pixels are counted through all padded images, one after the other, margins included. Channels last, pixels are the rows
 of a product and channels of dx its columns; channels first it is the other way round, so that neither is transposed.
@@ -13,8 +13,9 @@ from numba import njit, prange
 
 from opgauge.ops._cpu.jit import INNER, narrow, widen
 from opgauge.ops._cpu.threads import parallel
-from opgauge.ops._cpu.tile.jit_amx import BLOCK, SIDE, address_of, load_configuration, multiply_block, release
+from opgauge.ops._cpu.tile.jit_amx import BLOCK, SIDE, address_of
 from opgauge.ops._cpu.tile.jit_lanes import lanes_of, turn
+from opgauge.ops._cpu.tile.jit_pairs import begin_products, end_products, multiply_block
 
 uintp = np.uintp
 """Index type: known not to be negative, so loops vectorize."""
@@ -67,22 +68,22 @@ def lay_pairs(dy: Any, pairs: Any, length: int, padded: Any, margins: Any, group
 
 
 @parallel(error_model="numpy")
-def pack_pairs(weight: Any, groups: int, depth: int, packed: Any) -> None:
-    """Pack weight (Co, taps, C / groups) to pairs, flat (groups, tiles of C, taps, depth / 2, SIDE)."""
+def pack_pairs(weight: Any, groups: int, depth: int, side: int, packed: Any) -> None:
+    """Pack weight (Co, taps, C / groups) to pairs, flat (groups, tiles of C, taps, depth / 2, side)."""
     outs, taps, channels = weight.shape
-    each, tiles = outs // groups, -(-channels // SIDE)
+    each, tiles = outs // groups, -(-channels // side)
     for task in prange(groups * tiles * taps):
         group, tile, tap = task // (tiles * taps), task // taps % tiles, task % taps
-        used = min(SIDE, channels - tile * SIDE)
+        used = min(side, channels - tile * side)
         for row in range(0, each, 2):
-            place, first = uintp((task * (depth // 2) + row // 2) * SIDE), group * each + row
+            place, first = uintp((task * (depth // 2) + row // 2) * side), group * each + row
             if row + 1 < each:
                 for column in range(uintp(used)):
-                    where = uintp(tile * SIDE) + column
+                    where = uintp(tile * side) + column
                     packed[place + column] = pair_of(weight[first, tap, where], weight[first + 1, tap, where])
             else:
                 for column in range(uintp(used)):
-                    packed[place + column] = pair_of(weight[first, tap, uintp(tile * SIDE) + column], 0)
+                    packed[place + column] = pair_of(weight[first, tap, uintp(tile * side) + column], 0)
 
 
 @njit(**INNER)
@@ -162,8 +163,7 @@ def _convolve_block(
     image: Any,
     packed: Any,
     strides: Any,
-    shifts: Any,
-    runs: Any,
+    places: Any,
     addend: Any,
     dx: Any,
     begin: int,
@@ -176,26 +176,27 @@ def _convolve_block(
     tile: Any,
 ) -> None:
     """Pixels from begin to end of a group; `strides` as in `convolve`."""
-    image_group, image_pixel, image_row, image_step, packed_group, packed_tile, packed_row, packed_step, steps = strides
-    load_configuration(address_of(configuration))
+    image_group, image_pixel, image_row, image_step = strides[:4]
+    packed_group, packed_block, packed_tile, packed_row, packed_step, steps = strides[4:]
+    begin_products(configuration)
     for column in range(0, channels, BLOCK):
         second = packed_tile if column + SIDE < channels else 0
         given = (
-            address_of(packed) + group * packed_group + column // SIDE * packed_tile,
+            address_of(packed) + group * packed_group + column // BLOCK * packed_block,
             packed_row,
             second,
             packed_step,
         )
-        used = min(BLOCK, channels - column)
+        used, sums = min(BLOCK, channels - column), address_of(tile)
         for first in range(begin, end, BLOCK):
-            start = address_of(image) + group * image_group + first * image_pixel
+            start, count = address_of(image) + group * image_group + first * image_pixel, min(BLOCK, end - first)
             laid = start, image_row, SIDE * image_pixel, image_step
             if last:
-                multiply_block(laid, given, shifts, runs, steps, address_of(tile))
+                multiply_block(laid, given, places, steps, (count, used), sums)
             else:
-                multiply_block(given, laid, runs, shifts, steps, address_of(tile))
+                multiply_block(given, laid, places, steps, (used, count), sums)
             _write_block(tile, first, addend, dx, group * channels + column, used, sizes, padded, last)
-    release()
+    end_products()
 
 
 @parallel(error_model="numpy")
@@ -204,8 +205,7 @@ def convolve(
     image: Any,
     packed: Any,
     strides: Any,
-    shifts: Any,
-    runs: Any,
+    places: Any,
     addend: Any,
     dx: Any,
     groups: int,
@@ -218,8 +218,8 @@ def convolve(
 
     image: dy by `lay_channels` if `last`, else by `lay_pairs`; packed: the filter by `pack_pairs`, or by `pack_rows`.
     strides, in bytes: of the image, of a group, a pixel, a row of a tile and a depth; of the filter, of a group, a
-    tile, a row of a tile and a depth; then the number of depths. shifts, runs: each tap's distance in image and filter.
-    `block` pixels of a group are a task.
+    block, the second tile of AMX, a row of a tile and a depth; then the number of depths. places: each tap's distances
+    in image and filter if `last`, else in filter and image. `block` pixels of a group are a task.
     """
     pixels = sizes[0] * padded[0] * padded[1] * padded[2]
     blocks = -(-pixels // block)
@@ -231,8 +231,7 @@ def convolve(
             image,
             packed,
             strides,
-            shifts,
-            runs,
+            places,
             addend,
             dx,
             first,
