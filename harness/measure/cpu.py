@@ -112,6 +112,12 @@ def switches_of_process() -> int:
     return resource.getrusage(resource.RUSAGE_SELF).ru_nivcsw
 
 
+def waits_of_thread() -> int:
+    """Number of voluntary context switches of this thread, where the system counts them: it waited for others."""
+    who = getattr(resource, "RUSAGE_THREAD", None)
+    return 0 if who is None else resource.getrusage(who).ru_nvcsw
+
+
 def threads_in_use() -> int:
     """CPUs available to this process, or Numba's threads if those are fewer."""
     affinity = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

@@ -6,11 +6,12 @@ Nothing changes between these calls, so that a kernel that works upon every chan
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from itertools import pairwise
 from statistics import median
 from time import perf_counter_ns
 
-from opgauge.harness.measure.cpu import switches_of_process
+from opgauge.harness.measure.cpu import switches_of_process, waits_of_thread
 from opgauge.harness.result.time_text import time_text
 from opgauge.harness.worker.attempt import WrongError
 from opgauge.ops import Bound
@@ -27,10 +28,20 @@ MOST_SHORTER, MUCH_SHORTER, LEAST_SHORTER_NS = 0.5, 0.25, 300
 """Largest share of the median of its window, or of that of all windows, that a call with less work takes; and least
 difference in ns.
 """
+WAIT_NS = 100_000
+"""Time by which a call is longer, at most, that waits for another thread which sleeps, not for one that is awake."""
 LEAST_SHARE = 0.02
 """Least share of such calls in a round."""
 ROUNDS = 3
 """Rounds all of which must have such calls: of 453 honest kernels beside busy processes one had them in one round."""
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """Times of successive calls in ns, and the number of waits of their thread, per call."""
+
+    times: list[int]
+    waits: float
 
 
 def check_evenness(call: Bound, usual_ns: float) -> None:
@@ -39,7 +50,7 @@ def check_evenness(call: Bound, usual_ns: float) -> None:
         return
     for _ in range(ROUNDS):
         windows = _time_windows(call)
-        times = [time for window in windows for time in window]
+        times = [time for window in windows for time in window.times]
         short = _shorter(windows)
         if len(short) <= LEAST_SHARE * len(times):
             return
@@ -50,29 +61,31 @@ def check_evenness(call: Bound, usual_ns: float) -> None:
     raise WrongError(reason)
 
 
-def _time_windows(call: Bound) -> list[list[int]]:
-    """Times in ns of successive calls, by window; without windows during which another process took a CPU."""
-    found, begun = list[list[int]](), perf_counter_ns()
+def _time_windows(call: Bound) -> list[Window]:
+    """Windows of successive calls; without those during which another process took a CPU."""
+    found, begun = list[Window](), perf_counter_ns()
     while len(found) < WINDOWS:
-        switches, marks = switches_of_process(), [perf_counter_ns()]
+        switches, waits, marks = switches_of_process(), waits_of_thread(), [perf_counter_ns()]
         note = marks.append
         for _ in range(WINDOW):
             call()
             note(perf_counter_ns())
         if switches_of_process() == switches:
-            found.append([after - before for before, after in pairwise(marks)])
+            waited = (waits_of_thread() - waits) / WINDOW
+            found.append(Window([after - before for before, after in pairwise(marks)], waited))
         if marks[-1] - begun > (ROUND_NS if len(found) >= LEAST_WINDOWS else MOST_ROUND_NS):
             break
     return found
 
 
-def _shorter(windows: Sequence[Sequence[int]]) -> list[int]:
+def _shorter(windows: Sequence[Window]) -> list[int]:
     """Times of calls that do less than the others."""
-    usual = median(map(median, windows)) if windows else 0
+    medians = [median(window.times) for window in windows]
+    usual = median(medians) if windows else 0
     return [
         time
-        for window in windows
-        for time in window
-        if time <= max(MOST_SHORTER * median(window), MUCH_SHORTER * usual)
-        and time <= max(median(window), usual) - LEAST_SHORTER_NS
+        for window, its in zip(windows, medians, strict=True)
+        for time in window.times
+        if time <= max(MOST_SHORTER * its, MUCH_SHORTER * usual)
+        and time <= max(its, usual) - LEAST_SHORTER_NS - WAIT_NS * window.waits
     ]

@@ -39,7 +39,8 @@ class Implementation:
         self.label = f"implementation {name!r} of {op.name}"
         self.op, self.arrays, self.inplace, self.is_prepared = op, arrays, inplace, is_prepared
         self._given = function
-        self.function = _by_name(function, op, self.label) if _is_ufunc(function) else function
+        takes_names = not _is_ufunc(function) and _has_signature(function)
+        self.function = function if takes_names else _by_name(function, op, self.label)
         self._accepted = inspect.signature(self.function).parameters
         self._takes_any = any(item.kind is item.VAR_KEYWORD for item in self._accepted.values())
         self._check()
@@ -142,16 +143,28 @@ def _is_ufunc(function: Function) -> bool:
     return all(hasattr(function, name) for name in ("nin", "nout"))
 
 
+def _has_signature(function: Function) -> bool:
+    """Whether the names of a function's arguments are known: not those of pybind11, nanobind, cffi and ctypes."""
+    try:
+        inspect.signature(function)
+    except ValueError:
+        return False
+    return True
+
+
 def _by_name(function: Any, op: Op, label: str) -> Function:
-    """A ufunc as a function of the op's inputs by name. Raises DefinitionError if it takes others."""
-    names = tuple(item.name for item in op.inputs)
+    """A function that takes positions, by name: the op's inputs, then its parameters.
+
+    Raises DefinitionError for a ufunc that takes others.
+    """
+    inputs = tuple(item.name for item in op.inputs)
     params = tuple(getattr(op.params, "__dataclass_fields__", {}))
-    if params or function.nin != len(names):
-        msg = f"{label} is a ufunc of {function.nin} arrays, {op.name} takes {', '.join(names + params)}: wrap it"
+    if _is_ufunc(function) and (params or function.nin != len(inputs)):
+        msg = f"{label} is a ufunc of {function.nin} arrays, {op.name} takes {', '.join(inputs + params)}: wrap it"
         raise DefinitionError(msg)
 
     def call(**given: Any) -> Any:
-        return function(*(given[name] for name in names))
+        return function(*(given[name] for name in inputs + params))
 
     return call
 
@@ -184,7 +197,11 @@ def _same(array: Any) -> Any:
 
 
 def _to_jax(array: Any) -> Any:
-    return import_module("jax.dlpack").from_dlpack(array)
+    """An array of JAX: on the same memory if DLPack takes its dtype, otherwise a copy of one on the CPU."""
+    try:
+        return import_module("jax.dlpack").from_dlpack(array)
+    except BufferError:  # NumPy's, for bfloat16
+        return import_module("jax").numpy.asarray(array)
 
 
 def _to_numba(array: Any) -> Any:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from itertools import count
+from time import sleep
 
 import numpy as np
 import pytest
 
+from opgauge.harness.measure.cpu import waits_of_thread
 from opgauge.harness.worker import evenness
 from opgauge.harness.worker.attempt import WrongError
 
@@ -54,16 +56,18 @@ def check(
     monkeypatch: pytest.MonkeyPatch,
     usual_ns: float = CALL_NS,
     switches: Callable[[], int] = lambda: 0,
+    waits: int = 0,
 ) -> float:
-    """Check calls that take these multiples of `usual_ns`; the time that it took in ns."""
-    now = 0.0
+    """Check calls that take these multiples of `usual_ns`, and wait so often; the time that it took in ns."""
+    now, calls = 0.0, 0
 
     def call() -> None:
-        nonlocal now
-        now += usual_ns * next(times)
+        nonlocal now, calls
+        now, calls = now + usual_ns * next(times), calls + 1
 
     monkeypatch.setattr(evenness, "perf_counter_ns", lambda: int(now))
     monkeypatch.setattr(evenness, "switches_of_process", switches)
+    monkeypatch.setattr(evenness, "waits_of_thread", lambda: waits * calls)
     evenness.check_evenness(call, usual_ns)
     return now
 
@@ -90,3 +94,24 @@ def test_windows_with_other_processes_do_not_count(monkeypatch: pytest.MonkeyPat
     """A verdict needs calls that nobody disturbed; without any, a round ends after a while."""
     took = check(one_of(2, 0.01)(), monkeypatch, switches=count().__next__)
     assert evenness.MOST_ROUND_NS < took < 2 * evenness.MOST_ROUND_NS
+
+
+def test_threads_that_are_still_awake_are_no_sign(monkeypatch: pytest.MonkeyPatch) -> None:
+    """JAX computes on a thread of its own: a call that finds it awake takes half as long."""
+    assert check(one_of(5, 0.4)(), monkeypatch, waits=1) < 4 * evenness.ROUND_NS
+
+
+def test_waits_explain_no_call_of_much_less_work(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A wait takes its time, and no more."""
+    with pytest.raises(WrongError, match="it does not repeat its work"):
+        check(one_of(5, 0.4)(), monkeypatch, usual_ns=10 * CALL_NS, waits=1)
+
+
+def test_waits_of_a_thread_are_counted() -> None:
+    """A sleep is one; a loop is none, but for a few that the system adds."""
+    before = waits_of_thread()
+    for _ in range(20):
+        sleep(1e-4)
+    slept = waits_of_thread() - before
+    sum(range(1000))
+    assert slept >= 20 > waits_of_thread() - before - slept

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ctypes
+import inspect
 from functools import lru_cache, partial
 from typing import Any
 
@@ -126,6 +128,15 @@ def test_ufuncs_are_implementations(add: Any) -> None:
     scaled = opgauge.op(name="scaled", dtypes=("float32",))(_scaled)
     with pytest.raises(DefinitionError, match="is a ufunc of 2 arrays, scaled takes x, factor: wrap it"):
         scaled.implementation("ufunc", device="cpu")(add)
+
+
+def test_functions_without_a_signature_are_implementations() -> None:
+    """Those of pybind11, nanobind, cffi and ctypes: they take inputs, then parameters, by position."""
+    made = ctypes.PYFUNCTYPE(ctypes.py_object, ctypes.py_object, ctypes.py_object)(lambda x, factor: x * factor)
+    with pytest.raises(ValueError, match="not supported by signature"):
+        inspect.signature(made)
+    opgauge.op(name="scaled", dtypes=("float32",))(_scaled).implementation("c", device="cpu")(made)
+    assert call("scaled", x=np.ones(2, np.float32), factor=3.0).tolist() == [3, 3]
 
 
 def test_what_a_reference_prints_goes_to_standard_error(capsys: pytest.CaptureFixture[str]) -> None:

@@ -11,7 +11,7 @@ import pytest
 
 import opgauge
 from opgauge.harness.cli.list import details
-from opgauge.ops import DefinitionError, ShapeError, find_kernel, find_op
+from opgauge.ops import DefinitionError, ShapeError, dtype_info, find_kernel, find_op
 from opgauge.ops._core import registry
 from opgauge.ops._function.error_bound import perturbation_bound
 from opgauge.ops._function.trace import trace
@@ -229,6 +229,26 @@ def test_jax_begins_when_the_timed_stream_has(monkeypatch: pytest.MonkeyPatch, d
     kernel = find_kernel("rms", "jax", device, "float32")
     kernel.bind({"x": array, "weight": array}, find_op("rms").params(), {"out": out})()
     assert log == order
+
+
+def test_jax_gets_a_copy_of_what_numpy_does_not_exchange(monkeypatch: pytest.MonkeyPatch) -> None:
+    """NumPy refuses DLPack of bfloat16."""
+    copied: list[str] = []
+
+    def asarray(array: Any) -> Any:
+        copied.append(array.dtype.name)
+        return array.copy()
+
+    jax = SimpleNamespace(block_until_ready=lambda _: None, numpy=SimpleNamespace(asarray=asarray))
+    monkeypatch.setitem(sys.modules, "jax", jax)
+    monkeypatch.setitem(sys.modules, "jax.dlpack", SimpleNamespace(from_dlpack=np.from_dlpack))
+    made = opgauge.op(rms)
+    made.implementation("jax", device="cpu", arrays="jax")(lambda x, weight, *, eps: x)
+    for dtype in ("float32", "bfloat16"):
+        array = np.ones((3, 4), dtype_info(dtype).numpy)
+        inputs, params = {"x": array, "weight": array[0]}, find_op("rms").params()
+        find_kernel("rms", "jax", "cpu", dtype).bind(inputs, params, {"out": array})()
+    assert copied == ["bfloat16", "bfloat16"]
 
 
 def test_shapes_that_the_reference_refuses_are_an_error_of_the_case() -> None:
