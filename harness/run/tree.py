@@ -17,7 +17,7 @@ from pathlib import Path
 
 from opgauge.harness.errors import RefError
 from opgauge.harness.project.active import measured
-from opgauge.harness.project.git import run_git
+from opgauge.harness.project.git import git, run_git
 from opgauge.harness.project.revision import exclusions, ownership_note
 from opgauge.harness.project.rewritten import rewritten_files
 from opgauge.harness.run.reach import reached_folders
@@ -214,10 +214,12 @@ def _untracked(tree: Path) -> set[str]:
 def default_base(tree: Path) -> str:
     """The commit to compare with by default: where this branch left the default branch.
 
-    On the default branch it is the previous commit, or the commit itself if files have changed since. Raises
-    RefError.
+    On the default branch it is the previous commit, or the commit itself if files have changed since. A branch of
+    the name that git's configuration gives new repositories comes last. Raises RefError.
     """
-    named = [f"refs/{name}" for name in DEFAULT_BRANCHES if _commit(tree, f"refs/{name}")]
+    own = git(tree, "config", "init.defaultBranch")
+    names = (*DEFAULT_BRANCHES, *([f"remotes/origin/{own}", f"heads/{own}"] if own else []))
+    named = [f"refs/{name}" for name in names if _commit(tree, f"refs/{name}")]
     for name in named:
         found = run_git(tree, "merge-base", "HEAD", name)
         if found.returncode == 0:
@@ -231,7 +233,7 @@ def default_base(tree: Path) -> str:
         raise RefError(note)
     head = resolve(tree, "HEAD")
     if not named:
-        msg = f"{tree} has no default branch (origin/HEAD, main or master) to compare with; name --base"
+        msg = f"{tree} has no default branch (origin/HEAD, main, master or init.defaultBranch): name --base"
     else:
         shallow = run_git(tree, "rev-parse", "--is-shallow-repository").stdout.strip() == "true"
         why = SHALLOW if shallow else "name --base"

@@ -24,6 +24,8 @@ PART = 1 << 24
 """Words hashed at a time on a GPU: they need memory besides the array."""
 DLPACK_CPU = 1
 """DLPack's number of the device type CPU."""
+EXCHANGED = {"bfloat16": "int16", "float8_e4m3fn": "uint8", "float8_e5m2": "uint8"}
+"""Dtypes that not all libraries exchange by DLPack, with one of their size in whose place they do."""
 LIBRARIES = ("numpy", "cupy", "torch", "jax", "jaxlib", "numba", "numba_cuda")
 """Libraries whose arrays kernels may return."""
 PLAIN = {"cupy": ("ndarray",), "torch": ("Tensor", "nn.Parameter")}
@@ -148,11 +150,10 @@ def in_place(array: Any) -> Any:
         return _exported(array)
     if not array.is_cuda:
         return to_numpy(array)
-    torch = import_module("torch")
-    tensor = array.detach().resolve_conj()
-    is_bfloat16 = tensor.dtype == torch.bfloat16
-    found = cupy().from_dlpack(tensor.contiguous().view(torch.int16) if is_bfloat16 else tensor)
-    return found.view(dtype_info("bfloat16").numpy) if is_bfloat16 else found
+    torch, tensor = import_module("torch"), array.detach().resolve_conj()
+    name = str(tensor.dtype).removeprefix("torch.")
+    found = cupy().from_dlpack(tensor.view(getattr(torch, EXCHANGED[name])) if name in EXCHANGED else tensor)
+    return found.view(dtype_info(name).numpy) if name in EXCHANGED else found
 
 
 def _exported(array: Any) -> Any:
@@ -161,9 +162,9 @@ def _exported(array: Any) -> Any:
         return cupy().asarray(array)
     if not hasattr(array, "__dlpack_device__") or array.__dlpack_device__()[0] == DLPACK_CPU:
         return np.asarray(array)
-    is_bfloat16 = str(array.dtype) == "bfloat16"  # not all libraries exchange it by DLPack
-    found = cupy().from_dlpack(array.view(np.uint16) if is_bfloat16 else array)
-    return found.view(dtype_info("bfloat16").numpy) if is_bfloat16 else found
+    name = str(array.dtype)
+    found = cupy().from_dlpack(array.view(EXCHANGED[name]) if name in EXCHANGED else array)
+    return found.view(dtype_info(name).numpy) if name in EXCHANGED else found
 
 
 def module_of(array: Any) -> Any:

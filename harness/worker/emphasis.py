@@ -23,7 +23,10 @@ from opgauge.ops._core.op import Array
 BLOCK = 32
 """Elements per slice that keep their size."""
 SHRINK = {"float16": 2.0**-5, "bfloat16": 2.0**-40, "float32": 2.0**-40, "float64": 2.0**-30}
-"""Factor of the other elements, by dtype: none becomes subnormal, nor do products of three."""
+"""Factor of the other elements, by dtype: none becomes subnormal, nor do products of three.
+
+Those of 8 bits have too few exponents.
+"""
 LOST = {"bfloat16": 2.0**-18, "float32": 2.0**-18}
 """Share of the largest output of a slice that the small elements may add to any of its outputs, by dtype.
 
@@ -85,7 +88,7 @@ def _emphasized(row: Array, kinds: tuple[int, ...], rng: np.random.Generator) ->
     length = min(BLOCK, row.size)
     last, half = row.size - length, length // 2
     factor = row.dtype.type
-    shrunk: Array = row * factor(SHRINK[row.dtype.name])
+    shrunk: Array = row * factor(SHRINK.get(row.dtype.name, 1))
     for kind in kinds:
         start = (last, 0, int(rng.integers(0, last + 1)))[kind]
         block = row[start : start + length].copy()

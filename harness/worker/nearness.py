@@ -7,7 +7,7 @@ import numpy as np
 from opgauge.ops import dtype_info
 from opgauge.ops._core.op import Array
 
-LOOSE = {"float16": 2e-2, "bfloat16": 1e-1, "float32": 1e-3, "float64": 1e-6}
+LOOSE = {"float8_e4m3fn": 0.25, "float8_e5m2": 0.5, "float16": 2e-2, "bfloat16": 1e-1, "float32": 1e-3, "float64": 1e-6}
 """Relative error above which outputs that should equal known ones up to rounding are judged by the reference."""
 
 

@@ -21,7 +21,14 @@ from opgauge.harness.worker.verify import check, expect
 from opgauge.ops import Bound
 from opgauge.ops._core.backend import to_numpy
 
-BITS = {"float16": 1 << 9, "bfloat16": 1 << 6, "float32": 1 << 22, "float64": 1 << 51}
+BITS = {
+    "float8_e4m3fn": 1 << 2,
+    "float8_e5m2": 1 << 1,
+    "float16": 1 << 9,
+    "bfloat16": 1 << 6,
+    "float32": 1 << 22,
+    "float64": 1 << 51,
+}
 """Highest bit of the mantissa, by dtype: a change by a quarter to a half."""
 WORD = 8
 """Bytes of the largest word."""

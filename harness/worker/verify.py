@@ -29,6 +29,8 @@ from opgauge.ops._core.op import Array
 
 SIGN_OF, SIGNED_NUMBER = "sign of {}", 2.0
 """Key of an output's sign among the bounds, and its value for outputs that are no NaN: see `ops._core.overflow`."""
+NEXT_TO = "next to {}"
+"""Key of the distances by which elements of an exact output may differ: see `ops._function.near_ties`."""
 CHUNK = 1 << 16
 """Elements per chunk."""
 SHARE_OF_ULP = 0.5
@@ -190,9 +192,9 @@ def _check_output(name: str, output: Array, expected: Expected, relaxed: float) 
     info = dtype_info(output.dtype.name)
     exact = info.kind not in ("float", "complex")
     tally = _Tally()
-    bounds = (0.0, 0.0) if exact else (bound, signed)
+    bounds = (expected.bounds.get(NEXT_TO.format(name), 0.0), 0.0) if exact else (bound, signed)
     for start, got, want, (allowed, sign) in _parts(output, reference, bounds):
-        judged = _judge_exact(got, want) if exact else _judge(got, want, allowed * relaxed, info, sign)
+        judged = _judge_exact(got, want, allowed) if exact else _judge(got, want, allowed * relaxed, info, sign)
         size = np.maximum(np.abs(want) if want.dtype != np.bool_ else 1.0, expected.scale(name))
         tally.add(start, judged, size)
     reason = _reason(name, output, reference, tally) if tally.wrong else ""
@@ -258,15 +260,18 @@ def _judge(got: Array, want: Array, bound: Array | float, info: DtypeInfo, sign:
     )
 
 
-def _judge_exact(got: Array, want: Array) -> _Judged:
-    """Compare bool by its byte, and integers with the wrapped reference; an error is at least 1."""
+def _judge_exact(got: Array, want: Array, allowed: Array | float) -> _Judged:
+    """Compare bool by its byte, and integers with the wrapped reference; an error is at least 1.
+
+    allowed: distance of elements that rounding may change.
+    """
     if got.dtype == np.bool_:
-        error = (got.view(np.uint8) != np.asarray(want, np.bool_).view(np.uint8)).astype(np.float64)
+        error = np.abs(got.view(np.uint8).astype(np.float64) - np.asarray(want, np.bool_))
     else:
         same = got == (want.astype(got.dtype) if want.dtype.kind in "iu" else want)
         distance = np.abs(got.astype(np.float64) - want.astype(np.float64))
         error = np.where(same, 0.0, np.maximum(distance, 1.0))
-    return _Judged(error, np.where(error == 0, 0.0, inf))
+    return _Judged(error, np.where(error <= allowed, 0.0, inf))
 
 
 def _mean_size(values: Array) -> float:
@@ -307,6 +312,8 @@ def _number(value: Any, digits: int = 9) -> str:
 
 
 _TINIEST = {
+    "float8_e4m3fn": 2.0**-9,
+    "float8_e5m2": 2.0**-16,
     "float16": 2.0**-24,
     "bfloat16": 2.0**-133,
     "float32": 2.0**-149,

@@ -19,7 +19,7 @@ from typing import Any
 
 import numpy as np
 
-from opgauge.ops._core.dtype import dtype_info
+from opgauge.ops._core.dtype import EXCHANGED, dtype_info
 from opgauge.ops._core.errors import BackendError
 from opgauge.ops._core.op import Array, Shape
 
@@ -171,17 +171,19 @@ def to_numpy(array: Any) -> Array:
 def to_torch(array: Any) -> Any:
     """A NumPy or CuPy array as a torch tensor that shares its memory."""
     torch = import_module("torch")
-    is_bfloat16 = array.dtype == dtype_info("bfloat16").numpy
-    source = array.view(np.uint16) if is_bfloat16 else array
+    name = array.dtype.name
+    source = array.view(EXCHANGED[name]) if name in EXCHANGED else array
     tensor = torch.from_numpy(source) if isinstance(source, np.ndarray) else torch.from_dlpack(source)
-    return tensor.view(torch.bfloat16) if is_bfloat16 else tensor
+    return tensor.view(getattr(torch, name)) if name in EXCHANGED else tensor
+
+
+def exchanged(tensor: Any) -> tuple[Any, str | None]:
+    """A tensor of torch that NumPy and CuPy can adopt, on the same memory, and the dtype to view theirs as."""
+    torch, name = import_module("torch"), str(tensor.dtype).removeprefix("torch.")
+    return (tensor.view(getattr(torch, EXCHANGED[name])), name) if name in EXCHANGED else (tensor, None)
 
 
 def _torch_to_numpy(tensor: Any) -> Array:
-    torch = import_module("torch")
-    host = tensor.detach().cpu()
-    if host.dtype == torch.bfloat16:
-        bits: Array = host.contiguous().view(torch.int16).numpy()
-        return bits.view(dtype_info("bfloat16").numpy)
-    values: Array = host.resolve_conj().numpy()
-    return values
+    host, name = exchanged(tensor.detach().cpu().resolve_conj())
+    values: Array = host.numpy()
+    return values.view(dtype_info(name).numpy) if name else values

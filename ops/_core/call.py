@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from opgauge.ops._core.backend import address_of, cupy, empty, may_overlap, to_torch
+from opgauge.ops._core.backend import address_of, cupy, empty, exchanged, may_overlap, to_torch
 from opgauge.ops._core.dtype import dtype_info, dtype_name
 from opgauge.ops._core.errors import BackendError, DtypeError, ParameterError, ShapeError
 from opgauge.ops._core.kernel import Kernel
@@ -184,14 +184,12 @@ def _adopted(name: str, value: Any, location: ArrayLocation) -> Any:
             msg = f"{name} has a non-native byte order: {value.dtype}"
             raise DtypeError(msg)
         return value
-    torch = import_module("torch")
     tensor = value.detach()
     if tensor.is_conj() or tensor.is_neg():
         tensor = tensor.resolve_conj().resolve_neg()
-    halves = tensor.dtype == torch.bfloat16
-    source = tensor.view(torch.int16) if halves else tensor
+    source, dtype = exchanged(tensor)
     array = source.numpy() if location.backend == "cpu" else cupy().from_dlpack(source)
-    return array.view(dtype_info("bfloat16").numpy) if halves else array
+    return array.view(dtype_info(dtype).numpy) if dtype else array
 
 
 def _dtype_of(op: Op, arrays: Mapping[str, Any]) -> str:

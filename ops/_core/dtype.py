@@ -68,6 +68,11 @@ DTYPES: dict[str, DtypeInfo] = {
         _int("int32", "int"),
         _int("int64", "long long"),
         _int("uint8", "unsigned char"),
+        _int("uint16", "unsigned short"),
+        _int("uint32", "unsigned int"),
+        _int("uint64", "unsigned long long"),
+        _float("float8_e4m3fn", ml_dtypes.float8_e4m3fn, "__nv_fp8_e4m3", "float32"),
+        _float("float8_e5m2", ml_dtypes.float8_e5m2, "__nv_fp8_e5m2", "float32"),
         DtypeInfo("bool", "bool", np.dtype(np.bool_), "bool", "bool", 0.0, 1.0),
         _complex("complex64", "float2"),
         _complex("complex128", "double2"),
@@ -75,10 +80,13 @@ DTYPES: dict[str, DtypeInfo] = {
 }
 """Supported dtypes by name."""
 
+EXCHANGED = {"bfloat16": "int16", "float8_e4m3fn": "uint8", "float8_e5m2": "uint8"}
+"""Dtypes that libraries do not exchange with NumPy, with one of their size in whose place they do."""
 FLOATS = ("float16", "bfloat16", "float32", "float64")
+FLOATS_8 = ("float8_e4m3fn", "float8_e5m2")
 INTS = ("int8", "int16", "int32", "int64", "uint8")
 COMPLEX = ("complex64", "complex128")
-"""Names of the floating, integer and complex dtypes."""
+"""Names of the floating, integer and complex dtypes of this library's ops, and of floats of 8 bits."""
 
 
 def dtype_info(name: str) -> DtypeInfo:

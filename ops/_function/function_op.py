@@ -11,7 +11,7 @@ from typing import Any, NamedTuple, overload
 
 import numpy as np
 
-from opgauge.ops._core.dtype import FLOATS, dtype_info
+from opgauge.ops._core.dtype import FLOATS, FLOATS_8, dtype_info
 from opgauge.ops._core.errors import DefinitionError, ShapeError
 from opgauge.ops._core.kernel import Kernel, KernelKey, param_values
 from opgauge.ops._core.op import Array, Input, Op, Params, Shape, Shapes, TensorSpec, Work, tensor_bytes
@@ -19,6 +19,7 @@ from opgauge.ops._core.registry import register, register_kernel
 from opgauge.ops._core.source import source_line
 from opgauge.ops._function.error_bound import Tolerance, check_tolerance, perturbation_bound, stated_bound
 from opgauge.ops._function.implementation import Implementation
+from opgauge.ops._function.near_ties import near_ties
 from opgauge.ops._function.signature import Signature, read_signature
 from opgauge.ops._function.trace import trace
 
@@ -226,9 +227,15 @@ class FunctionOp:
     def _bound(
         self, arrays: Mapping[str, Array], outputs: Mapping[str, Array], params: Params, dtype: str
     ) -> dict[str, Array | float]:
-        if self._settings.tolerance is not None:
-            return stated_bound(self._settings.tolerance, outputs, dtype)
-        return perturbation_bound(lambda changed: self._evaluate(changed, params), arrays, outputs, dtype)
+        def call(changed: Mapping[str, Array]) -> dict[str, Array]:
+            return self._evaluate(changed, params)
+
+        tolerance = self._settings.tolerance
+        if tolerance is None:
+            found = perturbation_bound(call, arrays, outputs, dtype)
+        else:
+            found = stated_bound(tolerance, outputs, dtype)
+        return found | near_ties(call, arrays, outputs, dtype)
 
 
 @overload
@@ -318,12 +325,15 @@ def name_outputs(returned: Any, names: tuple[str, ...], op_name: str) -> dict[st
 
 
 def _output_dtype(kind: str, dtype: str, case: str) -> str:
-    """The case's dtype for a floating output of a floating case; the reference's own where either is exact."""
-    if kind in "iub":
+    """The case's dtype for a floating output of a floating case, but of 8 bits only where the reference says so.
+
+    The reference's own dtype where either is exact.
+    """
+    if kind in "iub" or dtype in FLOATS_8:
         return dtype
     case_kind = dtype_info(case).kind
     if kind == "c":
         return case if case_kind == "complex" else ("complex128" if case == "float64" else "complex64")
     if case_kind == "complex":
         return "float64" if case == "complex128" else "float32"
-    return case if case_kind == "float" else "float32"
+    return case if case_kind == "float" and case not in FLOATS_8 else "float32"

@@ -79,6 +79,19 @@ def test_a_branch_goes_before_a_tag_of_its_name(repository: Path) -> None:
     assert resolve(repository, "main") == default_base(repository) == git(repository, "rev-parse", "HEAD~1")
 
 
+def test_the_default_branch_may_have_any_name(repository: Path) -> None:
+    """`init.defaultBranch` gives it where neither the remote nor a usual name does."""
+    names = ("-c", "user.name=a", "-c", "user.email=a@example.org")
+    git(repository, "branch", "-M", "trunk")
+    git(repository, "checkout", "-qb", "topic")
+    git(repository, *names, "commit", "-qm", "two", "--allow-empty")
+    git(repository, "config", "init.defaultBranch", "other")
+    with pytest.raises(RefError, match=r"no default branch \(origin/HEAD, main, master or init.defaultBranch\)"):
+        default_base(repository)
+    git(repository, "config", "init.defaultBranch", "trunk")
+    assert default_base(repository) == git(repository, "rev-parse", "trunk")
+
+
 def test_a_default_branch_of_another_history_is_named(repository: Path) -> None:
     """It is there, and so the reason is not that there is none."""
     names = ("-c", "user.name=a", "-c", "user.email=a@example.org")

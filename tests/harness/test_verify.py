@@ -18,6 +18,7 @@ from opgauge.harness.worker import verify
 from opgauge.harness.worker.inputs import make_inputs
 from opgauge.harness.worker.verify import CHUNK, Expected, check, expect
 from opgauge.ops import TensorSpec, dtype_info, find_op
+from opgauge.ops._function.near_ties import NEXT_TO
 
 
 def expected(values: Any, dtype: str = "float32", bound: Any = 0.0, reference: Any = np.float64) -> Expected:
@@ -129,6 +130,17 @@ def test_integers_are_exact(dtype: str) -> None:
     got = np.array([0, 1, 0], dtype)
     assert verdict(want, want, dtype, bound=5, reference=dtype)
     assert not verdict(got, want, dtype, bound=5, reference=dtype)
+
+
+@pytest.mark.parametrize("dtype", ["int8", "uint64", "bool"])
+def test_exact_outputs_next_to_a_boundary_may_be_either(dtype: str) -> None:
+    """Only the elements that rounding may change, and only by one."""
+    want = np.array([0, 1, 1], dtype)
+    bounds = {NEXT_TO.format("y"): np.array([0.0, 0.0, 1.0])}
+    one = expected(want, dtype, reference=dtype)
+    for got, ok in (([0, 1, 0], True), ([0, 0, 1], False), ([0, 1, 3], False)):
+        array = np.array(got, np.uint8).view(np.bool_) if dtype == "bool" else np.array(got, dtype)
+        assert check({"y": array}, replace(one, bounds=bounds)).ok is ok
 
 
 def test_large_integers_do_not_pass_through_float64() -> None:
