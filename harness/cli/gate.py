@@ -229,7 +229,7 @@ def commit_pool(
     from opgauge.harness.gate.record import BASE, HEAD
     from opgauge.harness.project import active
     from opgauge.harness.run.environment import commit
-    from opgauge.harness.run.tree import Tree, checkout, resolve
+    from opgauge.harness.run.tree import Tree, checkout, own_extensions, resolve
 
     sha = resolve(head, ref)
     build_head(head)
@@ -241,7 +241,8 @@ def commit_pool(
             fault = str(error).replace(f"{beside}{os.sep}", "").replace(str(beside), "its checkout")
             msg = f"the base ({sha[:12]}) cannot be used, --base names another: {fault}"
             raise TreeError(msg) from error
-        trees = {BASE: Tree(beside, sha, sha[:12] if ref == sha else ref), HEAD: Tree(head, commit(head), "this tree")}
+        base = Tree(beside, sha, sha[:12] if ref == sha else ref, environment=own_extensions(beside))
+        trees = {BASE: base, HEAD: Tree(head, commit(head), "this tree")}
         with gating.worker_pool(trees, settings, timeout, client, devices) as pool:
             yield pool, None
 

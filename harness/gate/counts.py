@@ -187,7 +187,12 @@ class _Counting:
         }
         if self._by_valgrind and has_avx2():
             fixed |= AVX2
-        return {**child_environment(), **dict.fromkeys(THREAD_VARIABLES, "1"), **fixed}
+        return {
+            **child_environment(),
+            **dict.fromkeys(THREAD_VARIABLES, "1"),
+            **self._pool.trees[side].environment,
+            **fixed,
+        }
 
 
 def has_avx2() -> bool:

@@ -142,6 +142,15 @@ def checkout(tree: Path, commit: str) -> Iterator[Path]:
                 _remove(tree, folder)
 
 
+def own_extensions(beside: Path) -> dict[str, str]:
+    """Environment of processes on a checkout: extensions that torch compiles at import go to a folder of its own.
+
+    torch names their folder by the extension alone, so that two trees would compile and load those of each other.
+    """
+    (folder,) = [one for one in beside.parents if one.name.startswith(PREFIX)][-1:]
+    return {"TORCH_EXTENSIONS_DIR": str(folder / "extensions")}
+
+
 def _own_git_folder(worktree: Path) -> None:
     """Make `.git` of a worktree a folder, as in a clone: builds look for one to tell a checkout from an archive.
 

@@ -180,6 +180,21 @@ def test_reports_are_written_where_nothing_is_measured(
     assert reason.replace("_", "") in files[1].read_text()
 
 
+def test_each_tree_has_its_own_extensions_of_torch(tmp_path: Path) -> None:
+    """Torch compiles them at import, to a folder that has the name of the extension: not of the tree."""
+    project = ForeignProject(tmp_path / "kernels")
+    folder = f'Path(os.environ.get("TORCH_EXTENSIONS_DIR", {str(tmp_path)!r}))'
+    compiling = f"import os\nfrom pathlib import Path\n\nBUILT, CODE = {folder} / 'extension', 'one'\n"
+    compiling += "BUILT.parent.mkdir(exist_ok=True)\nBUILT.write_text(CODE)\n\n\ndef multiply"
+    project.change("kernels/__init__.py", "\n\ndef multiply", compiling)
+    project.change("kernels/__init__.py", "    return", "    assert BUILT.read_text() == CODE\n    return")
+    project.git("commit", "-qam", "one")
+    project.change("kernels/__init__.py", "'one'", "'two'")
+    code, said = project.gate()
+    assert code in {ExitCode.PASSED, ExitCode.UNDECIDED}, said
+    assert "AssertionError" not in said
+
+
 def test_the_build_is_named_where_it_did_not_run(project: ForeignProject) -> None:
     """By verbs that only import the ops; one that has just built them says what is wrong, and nothing of the build."""
     project.change("opgauge.toml", "name =", 'build = "true"\nname =')
