@@ -22,7 +22,7 @@ NEXT_TO = "next to {}"
 PAIRS = 2
 """Pairs of calls with opposite changes: the changes of a number and of its scale may cancel."""
 ROUNDINGS = 8.0
-"""Rounding errors by which inputs are changed, besides those of a sum."""
+"""Rounding errors of the accumulating dtype by which inputs are changed, besides one of their own."""
 Call = Callable[[Mapping[str, Array]], Mapping[str, Array]]
 
 
@@ -53,7 +53,7 @@ def near_ties(
 def _change(dtype: str, longest: int) -> float:
     """Relative change of inputs that stands for the rounding errors of a kernel with sums of some length."""
     info = dtype_info(dtype if dtype_info(dtype).epsilon and dtype not in FLOATS_8 else "float32")
-    return ROUNDINGS * (info.epsilon + dtype_info(info.accumulate).epsilon * sqrt(longest))
+    return info.epsilon + ROUNDINGS * dtype_info(info.accumulate).epsilon * sqrt(longest)
 
 
 def _signed(rng: np.random.Generator, shape: tuple[int, ...]) -> Array:
