@@ -20,6 +20,7 @@ from opgauge.web.acknowledged import acknowledge
 from opgauge.web.observe import log
 from opgauge.web.reader import Reader, Recent
 from opgauge.web.regression import Regression, by_state, find_regressions, timed
+from opgauge.web.remembered import remembered
 
 
 def known_regressions(reader: Reader) -> list[Regression]:
@@ -30,6 +31,7 @@ def known_regressions(reader: Reader) -> list[Regression]:
         given = acknowledgements.list_acknowledgements(reader.engine, project=reader.project)
         recent = reader.recent()
         found = keyed(reader.writing, recent, find_regressions(recent))
+        found += remembered(reader, recent, found)
         return by_state(recent, acknowledge(found, given, today, reader.waiver_file()))
 
     return reader.cache.get(("regressions", today), make)

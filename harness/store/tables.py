@@ -236,6 +236,16 @@ class RegressionKeyRow(Table):
     first: Mapped[str] = mapped_column(String(16))
 
 
+class OpenRegressionRow(Table):
+    """A regression that was open last, as plain JSON in `data`."""
+
+    __tablename__ = "open_regression"
+
+    key: Mapped[str] = mapped_column(String(16), primary_key=True)
+    project: Mapped[str] = mapped_column(String(64))
+    data: Mapped[dict[str, object]] = mapped_column(JSON)
+
+
 class SelfTestRow(Table):
     """Findings of a self-test of the gate (`kind`: aa, inject, agree), as plain JSON in `data`."""
 

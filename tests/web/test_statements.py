@@ -13,6 +13,8 @@ from fastapi.testclient import TestClient
 
 from opgauge.harness.result.result import Environment
 from opgauge.harness.store import Store
+from opgauge.harness.store.deleting import delete_runs
+from opgauge.harness.store.open_regressions import list_open, replace_open
 from opgauge.web.comparison import compare_runs, sort_compared
 from opgauge.web.known_regressions import known_regressions
 from opgauge.web.pages.overview import known_standings
@@ -211,8 +213,49 @@ def test_the_headline_is_of_the_device_in_use(empty_copy: TestClient) -> None:
         assert abs(float(ratio) - 2 - number) < 0.2
 
 
-def test_what_is_too_old_to_be_listed_is_not_called_fine(empty_copy: TestClient) -> None:
-    """A step that nobody repaired leaves the list once it is older than the runs that are looked at, which is said."""
-    add_history(store_of(empty_copy), {"x": [100] * 12 + [150] * (RECENT + 2)})
-    assert f"in the last {RECENT} runs of each device" in text_of(empty_copy.get("/").text)
-    assert f"The last {RECENT} runs of each device are looked at" in text_of(empty_copy.get("/regressions").text)
+@pytest.mark.parametrize(("bad", "said"), [(150, "slower"), ("wrong", "broken")])
+def test_what_is_not_repaired_stays_open(empty_copy: TestClient, bad: float | str, said: str) -> None:
+    """However many runs follow; fixed once the series is as before; and history when the runs before that are gone."""
+    store, day, key = store_of(empty_copy), 0, ""
+
+    def add(outcome: float | str, count: int) -> str:
+        nonlocal day
+        add_history(store, {"x": [outcome] * count, "y": [100] * count}, first=START + timedelta(days=day))
+        day += count
+        text = text_of(empty_copy.get("/regressions").text)
+        found = [one.key for one in known_regressions(reader_of(empty_copy))]
+        assert found in ([key], []) or not key
+        return found[0] if found and f"open {len(found)}" in text else text
+
+    add(100, 14)
+    key = add(bad, 5)
+    assert len(key) == 16
+    (first,) = known_regressions(reader_of(empty_copy))
+    for _ in range(3):
+        assert add(bad, RECENT // 2) == key
+    (still,) = known_regressions(reader_of(empty_copy))
+    assert (still.kind, still.key, still.run, still.state) == (said, first.key, first.run, "open")
+    assert empty_copy.get(f"/regressions/{key}").status_code == 200
+    assert "No open regression" not in text_of(empty_copy.get("/").text)
+    assert "fixed 1" in add(100, 4)
+    assert "open 0" in add(100, RECENT)
+    assert not known_regressions(reader_of(empty_copy))
+
+
+@pytest.mark.parametrize("are_deleted", [False, True])
+def test_steps_that_are_refuted_or_deleted_are_forgotten(empty_copy: TestClient, *, are_deleted: bool) -> None:
+    """A step whose beginning is still looked at, and that is found no more, was none; nor is one of deleted runs."""
+    store = store_of(empty_copy)
+    add_history(store, {"x": [100] * 14 + [150] * 5})
+    (found,) = known_regressions(reader_of(empty_copy))
+    (kept,) = list_open(store.engine)
+    assert (found.state, found.key) == ("open", kept.key)
+    if are_deleted:
+        delete_runs(store.engine, [run.id for run in reader_of(empty_copy).runs()[:5]])
+    else:  # as if it had been found in runs that others deny by now
+        runs = reader_of(empty_copy).runs()
+        replace_open(store.engine, [replace(kept, key="0" * 16, before=runs[7].id, run=runs[6].id)], [])
+        assert len(list_open(store.engine)) == 2
+    add_history(store, {"x": [100 if are_deleted else 150] * 5}, first=START + timedelta(days=25))
+    assert "0" * 16 not in {one.key for one in known_regressions(reader_of(empty_copy))}
+    assert [one.key for one in list_open(store.engine)] == ([] if are_deleted else [kept.key])
