@@ -12,7 +12,9 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from opgauge.harness.counting import counted
+from opgauge.harness.errors import ConfigurationError
 from opgauge.harness.project.active import active, is_unconfigured
+from opgauge.harness.project.configuration import CASES
 from opgauge.harness.settings import ROOT
 
 if TYPE_CHECKING:
@@ -119,9 +121,17 @@ def open_progress(style: str, *, quiet: bool) -> Callable[[int], Progress]:
 
 
 def case_paths() -> list[Path]:
-    """Case files and folders of the project; the shipped ones if none are configured."""
+    """Case files and folders of the project; the shipped ones if there is none, or if it has no ops of its own.
+
+    Raises ConfigurationError for a project whose ops have no cases.
+    """
     project = active()
-    return list(project.cases) if project is not None and project.cases else [ROOT / "cases"]
+    if project is None or not (project.ops or project.cases):
+        return [ROOT / CASES]
+    if not (project.cases or project.builtin):
+        msg = f"{project.file} names ops and no cases; without that key they are in {project.root / CASES}"
+        raise ConfigurationError(msg)
+    return list(project.cases) or [ROOT / CASES]
 
 
 def tell_unconfigured(notify: Callable[[str], None] | None = None) -> None:

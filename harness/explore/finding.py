@@ -14,7 +14,7 @@ import yaml
 from opgauge.harness.case.case import Case
 from opgauge.harness.explore.draw import values_of
 from opgauge.harness.explore.shrink import complexity
-from opgauge.harness.result.result import Result, Status
+from opgauge.harness.result.result import REFERENCE_FAILED, Result, Status
 from opgauge.harness.result.summary import BASELINE, OPTIMIZED, PEERS, Row, is_coarse
 from opgauge.ops import KernelNotFoundError, find_kernel
 
@@ -116,8 +116,14 @@ def _is_relaxed(result: Result) -> bool:
 
 
 def failures(row: Row) -> dict[str, str]:
-    """Why the result of each judged implementation is invalid, for those that are."""
+    """Why the result of each judged implementation is invalid, for those that are.
+
+    Where the reference fails, which the op could refuse, no implementation is at fault: the first one stands for all.
+    """
     results = [(name, row.results[name]) for name in judged(row) if name in row.results]
+    unjudged = next(((name, one.reason) for name, one in results if one.reason.startswith(REFERENCE_FAILED)), None)
+    if unjudged is not None:
+        return dict([unjudged])
     return {
         name: f"{name} {'is wrong' if result.status is Status.WRONG else 'failed'}: {result.reason}"
         for name, result in results

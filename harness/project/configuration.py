@@ -4,7 +4,7 @@ Every key is optional:
 
     name = "kernels"                    # of the project; default: [project] name, else the repository's
     ops = ["bench.py", "kernels.ops"]   # files and modules that register ops
-    cases = ["cases"]                   # case files and folders of them; `build` may make them
+    cases = ["cases"]                   # case files and folders of them, `cases` by default; `build` may make them
     policy = "cases/policy.yaml"        # of the gate; default: policy.yaml in the first folder of cases
     waivers = "cases/waivers.yaml"      # likewise
     database = ".opgauge/opgauge.db"    # path or URL
@@ -34,6 +34,8 @@ FILE = "opgauge.toml"
 """Name of the configuration file."""
 PYPROJECT = "pyproject.toml"
 """File whose table `[tool.opgauge]` is a configuration too."""
+CASES = "cases"
+"""Folder of a project's cases, if its ops are named, and no cases."""
 FOLDER = ".opgauge"
 """Folder for opgauge's own files in a project; it has a .gitignore for itself."""
 
@@ -104,6 +106,8 @@ def read_project(file: Path) -> Project:
         except _UnfitError as error:
             msg = f"{file}: {key} {error}"
             raise ConfigurationError(msg) from error
+    if "ops" in read and "cases" not in read and (root / CASES).exists():
+        read["cases"] = (root / CASES,)
     project = Project(root=root, file=file.resolve(), **{"tree": root, **read})
     _check(project)
     return project

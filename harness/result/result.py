@@ -25,6 +25,10 @@ class Status(StrEnum):
     UNSUPPORTED = "unsupported"
 
 
+REFERENCE_FAILED = "the reference failed"
+"""Beginning of the reason of a result for which no kernel is at fault."""
+
+
 @dataclass(frozen=True)
 class Trial:
     """The unit of work: a case by one implementation on one device (`cpu`, `cuda:0`)."""

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from opgauge.harness.project import active
-from opgauge.harness.result.result import Status
+from opgauge.harness.result.result import REFERENCE_FAILED, Status
 from opgauge.harness.worker.attempt import KernelFailedError, WrongError
 from opgauge.ops import (
     BackendError,
@@ -30,7 +30,7 @@ def fault_fields(error: Exception) -> dict[str, Any]:
             return {"status": Status.WRONG, "reason": str(error), "check": error.check}
         case ReferenceFailedError():
             cause = error.__cause__ or error
-            return {"status": Status.ERROR, "reason": f"the reference failed: {cause!r}{active.code_place(cause)}"}
+            return {"status": Status.ERROR, "reason": f"{REFERENCE_FAILED}: {cause!r}{active.code_place(cause)}"}
         case KernelFailedError():
             return {"status": error.status, "reason": str(error)}
         case MemoryError():

@@ -209,6 +209,20 @@ def test_a_kernel_that_is_always_wrong_is_one_finding(monkeypatch: pytest.Monkey
     assert sum(one["further"] for one in document["groups"]) == 28
 
 
+def test_a_reference_that_fails_is_no_fault_of_a_kernel() -> None:
+    """One finding for all implementations, which names none of them."""
+    reason = "the reference failed: IndexError('index 36 is out of bounds')"
+    case = build_case(find_op("sign"), {"dtype": "float32", "shapes.x": (3, 4)}, name="seed")
+
+    def result(trial: Trial) -> Result:
+        return Result(trial, Status.ERROR, reason)
+
+    plan = ExplorationPlan(3, "cpu", monotonic() + 60, cases=1, steps=0)
+    trials = CaseSource(find_op("sign"), [case], ["float32"])
+    done = explore(plan, [trials], lambda some: list(map(result, some)), lambda _: None)
+    assert [finding.reason for finding in done.findings] == [reason]
+
+
 def scaled(x: Any, *, factor: float = 2.0, shift: float = 0.0) -> Any:
     """A reference with parameters, which drawn cases have or lack."""
     return factor * x + shift

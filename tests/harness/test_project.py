@@ -99,6 +99,14 @@ def test_files_elsewhere_in_the_repository_count(tmp_path: Path) -> None:
     assert touched_ops(project(tmp_path, '[changed]\nclip = ["../common/clip*"]\n'), changed, {}).ops == {"clip"}
 
 
+def test_cases_are_in_the_folder_of_that_name(tmp_path: Path) -> None:
+    """Where ops are named, and no cases."""
+    assert project(tmp_path, 'ops = ["json"]\n').cases == ()
+    (tmp_path / "cases").mkdir()
+    assert project(tmp_path, 'ops = ["json"]\n').cases == (tmp_path / "cases",)
+    assert project(tmp_path, 'database = "x.db"\n').cases == ()
+
+
 def test_a_build_may_make_cases(tmp_path: Path) -> None:
     """A fresh checkout has none yet; without a build they have to be there."""
     assert project(tmp_path, 'cases = ["made/cases"]\nbuild = "make"\n').cases == (tmp_path / "made" / "cases",)
