@@ -20,7 +20,7 @@ from opgauge.harness.gate.gate import ExitCode, GateOutcome
 from tests.tinytree import ROOT, TinyTree
 
 QUICK = ("--pairs", "4", "--most-pairs", "4", "--block-s", "0.01", "--timeout", "2")
-PATIENT = (*QUICK, "--most-pairs", "8")
+PATIENT = (*QUICK, "--most-pairs", "6")
 """For verdicts that a pair must not spoil which other processes disturbed."""
 UNHURRIED = (*PATIENT, "--timeout", "30")
 """The same for calls that they may delay by seconds."""
@@ -28,21 +28,34 @@ POLICY = "defaults: {threshold: 50}  # a slowdown here is by 1000, and other pro
 ONCE = (*QUICK, "--pairs", "1", "--most-pairs", "1")
 LISTED = ("--device", "cpu", "--dry-run", "--json")
 """For which cases are chosen: measuring them takes ten times as long."""
+FIRST = "HEAD~3"
+"""Commit before what is planted."""
 BEFORE = {"steady": "sane", "slowed": "sane", "spoilt": "sane", "stuck": "sane", "dropped": "sane", "mended": "crash"}
 AFTER = {"steady": "sane", "slowed": "slow", "spoilt": "wrong", "stuck": "hang", "added": "sane", "mended": "sane"}
 
 
 @pytest.fixture(scope="module")
 def tree(tmp_path_factory: pytest.TempPathFactory) -> TinyTree:
-    """Two commits: in the second an op is slower, one is wrong, one hangs, one is new, one is gone."""
+    """Four commits: in the third an op is slower, one is wrong, one hangs, one is new, one is gone."""
     made = TinyTree(tmp_path_factory.mktemp("gate") / "repository")
     made.write("cases/policy.yaml", POLICY)
-    made.set_ops("tiny", BEFORE)
     made.set_ops("other", {"untouched": "sane"})
-    made.commit("before")
-    made.set_ops("tiny", AFTER)
-    made.commit("after")
+    for number, bodies in enumerate((BEFORE, BEFORE, AFTER, AFTER)):
+        made.set_ops("tiny", bodies)
+        made.write("ops/tiny/notes.txt", str(number))
+        made.commit(f"commit {number}")
     return made
+
+
+@pytest.fixture(scope="module")
+def found(tree: TinyTree, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Folder of what one gate of every case prints and writes in GitHub Actions; it ends with 3."""
+    folder = tmp_path_factory.mktemp("found")
+    files = {"GITHUB_STEP_SUMMARY": folder / "summary.md", "GITHUB_OUTPUT": folder / "output"}
+    actions = {"GITHUB_ACTIONS": "true", **{name: str(file) for name, file in files.items()}}
+    chosen = ("--base", FIRST, "--all", *PATIENT, "--json", "--junit", str(folder / "gate.xml"))
+    (folder / "printed").write_text(tree.opgauge("gate", *chosen, code=3, **actions))
+    return folder
 
 
 def words(text: str) -> dict[str, str]:
@@ -51,26 +64,26 @@ def words(text: str) -> dict[str, str]:
     return {one["op"]: one["verdict"] or one["kind"] for one in found["cases"]}
 
 
+def split(found: Path) -> tuple[str, str]:
+    """The JSON that a gate printed, and the rest."""
+    text, end, marks = (found / "printed").read_text().partition("\n}\n")
+    return text + end, marks
+
+
 def sides(text: str) -> dict[str, list[str]]:
     """What a dry run's JSON says of each op: the sides that it would be measured on."""
     return {one["op"]: one["sides"] for one in json.loads(text)["cases"]}
 
 
-def test_every_verdict_is_found(tree: TinyTree, tmp_path: Path) -> None:
+def test_every_verdict_is_found(tree: TinyTree, found: Path) -> None:
     """One run finds what is the same, slower, wrong, hanging, new, removed and mended; broken is the gravest: 3.
 
     In GitHub Actions the summary grows, counts are an output, and failures are marked where the case is written.
     """
-    summary, output = tmp_path / "summary.md", tmp_path / "output"
-    actions = {"GITHUB_ACTIONS": "true", "GITHUB_STEP_SUMMARY": str(summary), "GITHUB_OUTPUT": str(output)}
-    text = tree.opgauge(
-        "gate", "--base", "HEAD~1", "--all", *PATIENT, "--json", "--junit", "gate.xml", code=3, **actions
-    )
-    text, _, marks = text.partition("\n}\n")
-    text += "}"
+    text, marks = split(found)
     assert "::error file=cases/tiny.yaml,line=" in marks
-    assert "wrong result" in summary.read_text()
-    assert json.loads(output.read_text().removeprefix("counts="))["slower"] == 1
+    assert "wrong result" in (found / "summary.md").read_text()
+    assert json.loads((found / "output").read_text().removeprefix("counts="))["slower"] == 1
     assert words(text) == {
         "steady": "same",
         "slowed": "slower",
@@ -83,7 +96,7 @@ def test_every_verdict_is_found(tree: TinyTree, tmp_path: Path) -> None:
     }
     reasons = {one["op"]: one["reason"] for one in json.loads(text)["cases"]}
     assert (reasons["spoilt"], reasons["stuck"]) == ("wrong result", "it timed out")
-    suites = ET.parse(tree.path / "gate.xml").getroot()  # noqa: S314  our own
+    suites = ET.parse(found / "gate.xml").getroot()  # noqa: S314  our own
     assert sum(int(suite.get("tests", "0")) for suite in suites) == 8
     assert tree.checkouts() == []
 
@@ -104,7 +117,7 @@ def test_every_verdict_is_found(tree: TinyTree, tmp_path: Path) -> None:
 )
 def test_exit_codes(tree: TinyTree, chosen: tuple[str, ...], code: int, said: str) -> None:
     """2 a filter that matches nothing beside a right one, 5 nothing measured."""
-    assert said in tree.opgauge("gate", "--base", "HEAD~1", *PATIENT, *chosen, code=code)
+    assert said in tree.opgauge("gate", "--base", FIRST, *PATIENT, *chosen, code=code)
 
 
 def test_mistakes_end_with_two(tree: TinyTree, tmp_path: Path) -> None:
@@ -129,7 +142,7 @@ def test_a_tree_that_cannot_be_asked_is_reported(tree: TinyTree) -> None:
         assert "No module named 'nowhere'" in text
         init = (tree.path / "ops/__init__.py").read_text()
         tree.write("ops/__init__.py", init + "del find_kernel\n")
-        text = tree.opgauge("gate", "--base", "HEAD~1", *QUICK, code=3)
+        text = tree.opgauge("gate", "--base", FIRST, *QUICK, code=3)
         assert "its ops have no opgauge.ops.find_kernel (contract" in text
     finally:
         tree.git("checkout", "--quiet", "--force", "main")
@@ -141,7 +154,7 @@ def test_a_tree_that_cannot_be_asked_is_reported(tree: TinyTree) -> None:
 def test_nothing_is_left_when_it_is_ended(tree: TinyTree, number: signal.Signals) -> None:
     """Ctrl-C and SIGTERM remove the worktree and end the workers on the way out."""
     chosen = ("--op", "stuck", "--device", "cpu", "--timeout", "50")
-    with tree.start("gate", "--base", "HEAD~1", *chosen) as process:
+    with tree.start("gate", "--base", FIRST, *chosen) as process:
         end = time.monotonic() + 30
         while not tree.checkouts() and time.monotonic() < end:
             time.sleep(0.05)
@@ -156,7 +169,7 @@ def test_nothing_is_left_when_it_is_ended(tree: TinyTree, number: signal.Signals
 
 def test_what_a_kill_left_is_swept_up(tree: TinyTree) -> None:
     """After SIGKILL a worktree and a folder of inputs remain; the next gate removes them."""
-    with tree.start("gate", "--base", "HEAD~1", "--op", "stuck", "--device", "cpu") as process:
+    with tree.start("gate", "--base", FIRST, "--op", "stuck", "--device", "cpu") as process:
         while not tree.checkouts() or not list(Path(gettempdir()).glob(f"opgauge-gate-{process.pid}-*")):
             assert process.poll() is None
             time.sleep(0.05)
@@ -166,7 +179,7 @@ def test_what_a_kill_left_is_swept_up(tree: TinyTree) -> None:
     (folder,) = tree.checkouts()
     kept = list(folder.parent.parent.glob(f"opgauge-gate-{process.pid}-*"))
     assert kept
-    tree.opgauge("gate", "--base", "HEAD~1", "--op", "nonsense", *QUICK, code=2)
+    tree.opgauge("gate", "--base", FIRST, "--op", "nonsense", *QUICK, code=2)
     assert tree.checkouts() == []
     assert not any(one.exists() for one in (folder.parent, *kept))
 
@@ -176,16 +189,9 @@ def test_rules_of_the_policy_that_match_no_case_are_told(tree: TinyTree, tmp_pat
     policy = tmp_path / "policy.yaml"
     names = ("staedy", "steady/tipo*", "steady", "added")
     policy.write_text("rules:\n" + "".join(f"- {{cases: {name!r}, threshold: 0.1}}\n" for name in names))
-    chosen = ("--base", "HEAD~1", "--op", "steady", "--device", "cpu", "--policy", str(policy))
+    chosen = ("--base", FIRST, "--op", "steady", "--device", "cpu", "--policy", str(policy))
     text = tree.opgauge("gate", *chosen, "--dry-run")
     assert [name for name in names if f"rule for {name} matches no case" in text] == ["staedy", "steady/tipo*"]
-
-
-def test_without_a_base_the_fork_point_is_compared_with(tree: TinyTree) -> None:
-    """On the default branch that is the commit before."""
-    before = tree.git("rev-parse", "HEAD~1")
-    found = json.loads(tree.opgauge("gate", "--op", "steady", *ONCE, "--json"))
-    assert found["base"]["commit"] == before
 
 
 def test_a_case_is_compared_whatever_it_was_called(tree: TinyTree) -> None:
@@ -203,7 +209,7 @@ def test_a_case_is_compared_whatever_it_was_called(tree: TinyTree) -> None:
 
 def test_a_dry_run_lists_cases_and_measures_nothing(tree: TinyTree) -> None:
     """It ends with 0, lists each comparison once with its sides, and what is removed; the budget limits the time."""
-    text = tree.opgauge("gate", "--base", "HEAD~1", "--all", "--dry-run", "--json", code=0)
+    text = tree.opgauge("gate", "--base", FIRST, "--all", "--dry-run", "--json", code=0)
     found = json.loads(text)
     assert sides(text) == {
         **{op: ["base", "head"] for op in ("steady", "slowed", "spoilt", "stuck", "mended", "untouched")},
@@ -211,10 +217,10 @@ def test_a_dry_run_lists_cases_and_measures_nothing(tree: TinyTree) -> None:
     }
     assert found["removed"] == ["dropped/small optimized on cpu"]
     assert 0 < found["expected_s"] < found["most_s"]
-    gone = tree.opgauge("gate", "--base", "HEAD~1", "--dry-run", "--op", "dropped").splitlines()
+    gone = tree.opgauge("gate", "--base", FIRST, "--dry-run", "--op", "dropped").splitlines()
     assert gone[0] == "dropped/small optimized on cpu: removed"
     assert gone[-1].startswith("0 comparisons of 0 cases, 1 removed: about ")
-    lines = tree.opgauge("gate", "--base", "HEAD~1", "--dry-run", "--op", "stuck", "--budget", "5").splitlines()
+    lines = tree.opgauge("gate", "--base", FIRST, "--dry-run", "--op", "stuck", "--budget", "5").splitlines()
     assert lines[0] == "stuck/small optimized on cpu"
     assert lines[-1].startswith("1 comparison of 1 case: about ")
     assert tree.checkouts() == []
@@ -227,7 +233,7 @@ def test_only_what_changed_is_compared(tree: TinyTree) -> None:
     """
     chosen = ("--op", "steady", "--op", "untouched")
     some = (*chosen, "--op", "added", "--op", "dropped")
-    text = tree.opgauge("gate", "--base", "HEAD~1", "--changed", *PATIENT, *some, "--json", code=0)
+    text = tree.opgauge("gate", "--base", FIRST, "--changed", *PATIENT, *some, "--json", code=0)
     assert words(text) == {"steady": "same", "added": "new", "dropped": "removed"}
     assert "changed: no op" in tree.opgauge("gate", "--base", "HEAD", "--changed", *ONCE, *chosen, code=5)
     shared = tree.path / "ops/_core/errors.py"
@@ -236,7 +242,7 @@ def test_only_what_changed_is_compared(tree: TinyTree) -> None:
         shared.write_text(before + "\n# a comment\n")
         text = tree.opgauge("gate", "--base", "HEAD", "--changed", *chosen, *LISTED)
         assert set(sides(text)) == {"steady", "untouched"}
-        text = tree.opgauge("gate", "--base", "HEAD~1", "--trust-hash", *ONCE, *chosen, "--json")
+        text = tree.opgauge("gate", "--base", FIRST, "--trust-hash", *ONCE, *chosen, "--json")
         assert words(text)["untouched"] == "skipped"
         assert words(text)["steady"] != "skipped"
     finally:
@@ -247,66 +253,64 @@ def test_policy_may_fail_what_is_new_and_demand_more(tree: TinyTree, tmp_path: P
     """`fail: [new]` and a min_speedup that is not met end with 1; a waiver excuses until its day."""
     policy = tmp_path / "policy.yaml"
     policy.write_text("fail: [new]\ndefaults: {min_speedup: 1.0e+6}\n")
-    text = tree.opgauge("gate", "--base", "HEAD~1", "--op", "added", *ONCE, "--policy", str(policy), code=1)
+    text = tree.opgauge("gate", "--base", FIRST, "--op", "added", *ONCE, "--policy", str(policy), code=1)
     assert "min_speedup 1e+06" in text
     waivers = tmp_path / "waivers.yaml"
     entry = "waivers:\n  - {cases: spoilt, owner: Ada, reason: known, until: DAY, verdicts: [broken]}\n"
     chosen = ("--op", "spoilt", "--op", "dropped", *ONCE, "--waivers", str(waivers))
     waivers.write_text(entry.replace("DAY", "2999-01-01"))
-    assert "excused: spoilt/small" in tree.opgauge("gate", "--base", "HEAD~1", *chosen, code=5)
+    assert "excused: spoilt/small" in tree.opgauge("gate", "--base", FIRST, *chosen, code=5)
     waivers.write_text(entry.replace("DAY", "2001-01-01"))
-    assert "expired" in tree.opgauge("gate", "--base", "HEAD~1", *chosen, code=3)
+    assert "expired" in tree.opgauge("gate", "--base", FIRST, *chosen, code=3)
 
 
 def test_case_files_from_elsewhere_are_those_of_both(tree: TinyTree, tmp_path: Path) -> None:
-    """A case that neither tree ships is compared all the same where both have its op; a pair leaves it undecided: 4."""
+    """A case that neither tree ships is compared all the same where both have its op; a pair leaves it undecided: 4.
+
+    Without a base the fork point is compared with: on the default branch that is the commit before.
+    """
     path = tmp_path / "mine.yaml"
     path.write_text("op: steady\ncases:\n  - {name: mine, shapes: {x: [9]}, dtype: float32}\n")
-    text = tree.opgauge("gate", str(path), "--base", "HEAD~1", *ONCE, "--json", code=4)
-    (found,) = json.loads(text)["cases"]
+    printed = json.loads(tree.opgauge("gate", str(path), *ONCE, "--json", code=4))
+    assert printed["base"]["commit"] == tree.git("rev-parse", "HEAD~1")
+    (found,) = printed["cases"]
     assert (found["case"], found["kind"], found["pairs"]) == ("mine", "compared", 1)
     assert found["reason"] == "too few pairs"
     assert str(path) in found["reproduce"]
 
 
-def test_the_bisection_that_the_gate_names_finds_the_commit(tmp_path: Path) -> None:
-    """The command that JSON and Markdown give, run as it is, names the commit of five that planted the slowdown.
+def test_the_bisection_that_the_gate_names_finds_the_commit(tree: TinyTree, found: Path, tmp_path: Path) -> None:
+    """The command that JSON gives, run as it is, names the commit of four that planted the slowdown.
 
     It leaves the working tree alone: what is measured is a worktree beside it.
     """
-    made = TinyTree(tmp_path / "repository")
-    made.write("cases/policy.yaml", POLICY)
-    commits = []
-    for number, body in enumerate(("sane", "sane", "sane", "slow", "slow")):
-        made.set_ops("tiny", {"double": body})
-        made.write("ops/tiny/notes.txt", str(number))
-        commits.append(made.commit(f"commit {number}"))
-    (found,) = json.loads(made.opgauge("gate", "--base", commits[0], *UNHURRIED, "--json", code=1))["cases"]
-    assert "--bisect" in found["bisect"]
+    bisect = next(one["bisect"] for one in json.loads(split(found)[0])["cases"] if one["op"] == "slowed")
+    assert "--bisect" in bisect
     program = tmp_path / "bin" / "opgauge"
     program.parent.mkdir()
     program.write_text(f'#!/bin/sh\nPYTHONPATH={ROOT}/tools/package exec {sys.executable} -P -m opgauge "$@"\n')
     program.chmod(0o755)
-    made.write("notes.txt", "not committed")
-    done = subprocess.run(
-        ["sh", "-c", f"{found['bisect']} {' '.join(UNHURRIED)}"],
-        cwd=made.path,
-        env={
-            **os.environ,
-            "PATH": f"{program.parent}:{os.environ['PATH']}",
-            "OPGAUGE_DB": f"sqlite:///{tmp_path}/x.db",
-        },
-        check=False,
-        capture_output=True,
-        text=True,
-        timeout=240,
-    )
-    assert done.returncode == 0, f"{done.stdout}\n{done.stderr}"
-    beside = TinyTree.__new__(TinyTree)
-    beside.path = tmp_path / "opgauge-bisect"
-    assert beside.git("rev-parse", "bisect/bad") == commits[3]
-    assert made.git("rev-parse", "--abbrev-ref", "HEAD") == "main"
-    assert (made.path / "notes.txt").read_text() == "not committed"
+    search = f"{program.parent}:{os.environ['PATH']}"
+    notes, beside = tree.path / "notes.txt", TinyTree.__new__(TinyTree)
+    beside.path = tree.path.parent / "opgauge-bisect"
+    notes.write_text("not committed")
+    try:
+        done = subprocess.run(
+            ["sh", "-c", f"{bisect} {' '.join(UNHURRIED)}"],
+            cwd=tree.path,
+            env={**os.environ, "PATH": search, "OPGAUGE_DB": f"sqlite:///{tmp_path}/x.db"},
+            check=False,
+            capture_output=True,
+            text=True,
+            timeout=240,
+        )
+        assert done.returncode == 0, f"{done.stdout}\n{done.stderr}"
+        assert beside.git("rev-parse", "bisect/bad") == tree.git("rev-parse", "HEAD~1")
+        assert tree.git("rev-parse", "--abbrev-ref", "HEAD") == "main"
+        assert notes.read_text() == "not committed"
+    finally:
+        notes.unlink()
+        tree.git("worktree", "remove", "--force", str(beside.path))
 
 
 @pytest.mark.parametrize(
