@@ -156,15 +156,15 @@ def skips_when_output_is_there(inputs: Arrays, out: Arrays) -> Run:
     return run
 
 
-@cheat("skipping", "long-rows")
+@cheat("skipping", "middle-rows")
 def skips_when_large_output_is_there(inputs: Arrays, out: Arrays) -> Run:
-    """As skips_when_output_is_there, where a call takes long enough to be a sample."""
+    """As skips_when_output_is_there, where a call takes forty times as long."""
     left: list[Any] = []
 
     def run() -> None:
         if left and np.array_equal(out["y"], left[0]):
             return
-        write("long-rows", inputs, out)
+        write("middle-rows", inputs, out)
         left[:] = [out["y"].copy()]
 
     return run
