@@ -59,7 +59,7 @@ def multiply(x, factor):
     "README.md": "Kernels.\n",
     ".gitignore": "__pycache__/\n",
 }
-QUICK = ("--device", "cpu", "--pairs", "3", "--most-pairs", "6", "--block-s", "0.02", "--timeout", "20")
+QUICK = ("--device", "cpu", "--pairs", "4", "--most-pairs", "6", "--block-s", "0.02", "--timeout", "20")
 WRONG = ("kernels/__init__.py", "type(factor)", "type(factor + 0.01)")
 SLOW = ("bench/doubled.py", "SECONDS = 300e-6", "SECONDS = 10e-3")
 

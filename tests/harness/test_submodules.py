@@ -30,6 +30,7 @@ from tests.tinytree import ROOT
 
 HOOK = {name: FILES[name] for name in ("opgauge.toml", "policy.yaml", "bench/doubled.py", "cases/doubled.yaml")}
 HOOK["bench/doubled.h"] = ""
+ONCE = (*QUICK, "--pairs", "1", "--most-pairs", "1")
 KERNELS = '''\
 """The code that is measured."""
 
@@ -244,7 +245,10 @@ def test_a_commit_that_a_submodule_lacks_is_told(monorepo: Monorepo) -> None:
 
 
 def test_the_bisection_of_an_untracked_hook_finds_the_commit(monorepo: Monorepo) -> None:
-    """The command that the gate gives, run as it is, in a folder of the repository, with a wrong submodule."""
+    """The command that the gate gives, run as it is, in a folder of the repository, with a wrong submodule.
+
+    One pair is enough for each commit: whether it is slower does not matter.
+    """
     first = git(monorepo.top, "rev-parse", "HEAD")
     commits = [
         monorepo.commit("other"),
@@ -257,7 +261,7 @@ def test_the_bisection_of_an_untracked_hook_finds_the_commit(monorepo: Monorepo)
     assert " packages/numbers/bench/doubled.h " in case["bisect"]
     program = monorepo.top.parent / "bin" / "opgauge"
     program.parent.mkdir()
-    program.write_text(f'#!/bin/sh\nexec {sys.executable} -P -m opgauge "$@" {" ".join(QUICK)}\n')
+    program.write_text(f'#!/bin/sh\nexec {sys.executable} -P -m opgauge "$@" {" ".join(ONCE)}\n')
     program.chmod(0o755)
     path = os.pathsep.join([str(ROOT / "tools" / "package"), os.environ.get("PYTHONPATH", "")])
     search = f"{program.parent}:{os.environ['PATH']}"
