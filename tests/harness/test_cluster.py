@@ -14,7 +14,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
-from threading import Thread
+from threading import Event, Thread
 from types import SimpleNamespace
 from typing import TYPE_CHECKING
 
@@ -234,18 +234,18 @@ def test_status_shows_what_runs_and_what_waits(client: Client) -> None:
     tasks = [Task(f"nap/{number}", "cpu", time.sleep, (2,)) for number in range(4)]
     outcomes = run_tasks(client, tasks)
     seen: list[ClusterState] = []
+    ended = Event()
 
     def watch() -> None:
-        end = time.monotonic() + 2
-        while time.monotonic() < end:
-            time.sleep(0.1)
+        while not ended.wait(0.1):
             seen.append(state_of(client))
             if seen[-1].queues and sum(len(one.running) for one in seen[-1].members) == 2:
                 return
 
-    watcher = Thread(target=watch)
+    watcher = Thread(target=watch, daemon=True)
     watcher.start()
     assert len(list(outcomes)) == len(tasks)
+    ended.set()
     watcher.join()
     (queue,) = seen[-1].queues
     assert (queue.waiting, queue.running, queue.finished) == (2, 2, 0)
@@ -258,7 +258,7 @@ def test_what_was_collected_is_not_computed_again(client: Client) -> None:
     gc.collect()
     gc.disable()
     try:
-        tasks = [Task(f"nap/{number}", "cpu", time.sleep, (1,)) for number in range(4)]
+        tasks = [Task(f"nap/{number}", "cpu", time.sleep, (0.1,)) for number in range(4)]
         assert len(list(run_tasks(client, tasks))) == len(tasks)
         assert not any(str(key).startswith("nap") for key in client.futures)
     finally:

@@ -241,7 +241,7 @@ def test_a_budget_ends_a_first_call(project: ForeignProject) -> None:
     tuning = "\n\nTUNED = []\n\n\ndef multiply"
     project.change("kernels/__init__.py", "\n\ndef multiply", f"\nimport time\n{tuning}")
     project.change("kernels/__init__.py", "    return x *", "    TUNED or time.sleep(1000)\n    return x *")
-    code, said = project.gate("--budget", "12", "--timeout", "2000")
+    code, said = project.gate("--budget", "6", "--timeout", "2000")
     assert code == ExitCode.NOTHING, said
     assert "the budget ended with 1 undecided" in said
 

@@ -155,13 +155,12 @@ def test_nothing_is_left_when_it_is_ended(tree: TinyTree, number: signal.Signals
     """Ctrl-C and SIGTERM remove the worktree and end the workers on the way out."""
     chosen = ("--op", "stuck", "--device", "cpu", "--timeout", "50")
     with tree.start("gate", "--base", FIRST, *chosen) as process:
-        end = time.monotonic() + 30
-        while not tree.checkouts() and time.monotonic() < end:
+        while not tree.checkouts():
+            assert process.poll() is None
             time.sleep(0.05)
-        assert tree.checkouts()
         time.sleep(1.0)
         process.send_signal(number)
-        process.communicate(timeout=20)
+        process.communicate(timeout=120)
     assert process.returncode in {130, 143}
     assert tree.checkouts() == []
     assert not list(Path(f"/proc/{process.pid}/task").glob("*"))
@@ -175,7 +174,7 @@ def test_what_a_kill_left_is_swept_up(tree: TinyTree) -> None:
             time.sleep(0.05)
         time.sleep(0.5)
         process.kill()
-        process.communicate(timeout=20)
+        process.communicate(timeout=120)
     (folder,) = tree.checkouts()
     kept = list(folder.parent.parent.glob(f"opgauge-gate-{process.pid}-*"))
     assert kept
