@@ -24,26 +24,43 @@ SCATTERED = 64
 GAPS = 4096
 """Random distances between scattered elements, which repeat in larger arrays."""
 
+LEAST_STRIPED = 1 << 15
+"""Elements from which errors of a sample may be within the bounds of a sum."""
+PERIODS = (2, 2, 3, 5, 7)
+"""Numbers of stripes in a group, one of which is drawn: samples at a distance of two and its multiples save most."""
+STRIPED_PARTS = 16
+"""Parts of an array with stripes of their own; those of every other one are single elements."""
+WORD = 8
+"""Bytes of the largest integer."""
+
 
 def renew(arrays: Iterable[Any], rng: np.random.Generator, *, is_scaled: bool) -> None:
     """Write fresh values into arrays: floating-point numbers times random factors, or known ones in another order.
 
     Both are needed. A kernel whose time depends on its values, such as a search that ends at the first number above a
     threshold, takes as long as before only on numbers of the same distribution. A sum over all of them would stay the
-    same, so that some floating-point numbers take the places of others.
+    same, so that some numbers take the places of others. Nor do samples at regular distances have the distribution of
+    the rest: a sample of a large input would give its mean within the bounds.
     """
     for array in arrays:
         if array.size:
             (_scale_blocks if is_scaled and _is_floating(array) else _reorder)(array, rng)
             _scatter(array, rng)
+            if array.size >= LEAST_STRIPED:
+                _stripe(array, rng)
 
 
 def renewed(values: Array, rng: np.random.Generator) -> Array:
-    """A copy whose floating-point blocks have random factors; integers and bool are reversed in parts."""
+    """A copy whose floating-point blocks have random factors; integers and bool are in another order."""
     found = np.array(values, order="C")
     if found.size:
-        (_scale_blocks if _is_floating(found) else _reverse_parts)(found, rng)
+        (_scale_blocks if _is_floating(found) else _reorder)(found, rng)
     return found
+
+
+def toss(rng: np.random.Generator) -> bool:
+    """True in half of the cases."""
+    return bool(rng.random() < 1 / 2)
 
 
 def _is_floating(array: Any) -> bool:
@@ -51,20 +68,19 @@ def _is_floating(array: Any) -> bool:
 
 
 def _reorder(array: Any, rng: np.random.Generator) -> None:
-    """Reverse parts of an array; a quarter of floating-point numbers is overwritten by others."""
+    """Reverse parts of an array, and overwrite a quarter of it by others of its numbers.
+
+    All stay valid, such as indices: inputs whose numbers depend on each other are derived.
+    """
     _reverse_parts(array, rng)
-    if _is_floating(array):
-        flat = _flat(array)
-        length = -(-flat.size // 4)
-        here, there = (int(one) for one in rng.integers(0, flat.size - length + 1, 2))
-        flat[here : here + length] = flat[there : there + length].copy()
+    flat = _flat(array)
+    length = -(-flat.size // 4)
+    here, there = (int(one) for one in rng.integers(0, flat.size - length + 1, 2))
+    flat[here : here + length] = flat[there : there + length].copy()
 
 
 def _reverse_parts(array: Any, rng: np.random.Generator) -> None:
-    """Reverse each part of an array, cut at random: all values stay valid, such as indices.
-
-    With a single cut, one of a hundred changes would often repeat another.
-    """
+    """Reverse each part of an array, cut at random; with a single cut, changes would often repeat others."""
     flat, cuts = _flat(array), sorted(int(one) for one in rng.integers(0, array.size, BLOCKS))
     for start, end in pairwise((0, *cuts, array.size)):
         flat[start:end] = flat[start:end][::-1].copy()
@@ -94,6 +110,27 @@ def _scatter(array: Any, rng: np.random.Generator) -> None:
     if _is_floating(array):
         first = (first.view(flat.dtype) * flat.dtype.type(rng.uniform(LOWEST, HIGHEST))).view(words.dtype)
     words[here], words[there] = last, first
+
+
+def _stripe(array: Any, rng: np.random.Generator) -> None:
+    """Exchange elements of neighbouring stripes, such that one of two has the larger ones.
+
+    Numbers are compared as integers: larger ones are positive, and farther from zero than others of their sign.
+    """
+    flat = _flat(array)
+    if flat.itemsize > WORD:
+        return
+    words, library = flat.view(f"i{flat.itemsize}"), module_of(flat)
+    size, is_rising = flat.size // STRIPED_PARTS, toss(rng)
+    for part in range(STRIPED_PARTS):
+        period = int(rng.choice(PERIODS))
+        width = 1 if part % 2 else 1 << int(rng.integers((size // period).bit_length()))
+        groups = size // (period * width)
+        stripes = words[part * size :][: groups * period * width].reshape(groups, period, width)
+        one, other = (stripes[:, number] for number in sorted(rng.permutation(period)[:2].tolist(), reverse=is_rising))
+        smaller = library.minimum(one, other)
+        one[...] = library.maximum(one, other)
+        other[...] = smaller
 
 
 def _flat(array: Any) -> Any:

@@ -19,7 +19,7 @@ import numpy as np
 from opgauge.harness.case.case import Case
 from opgauge.harness.worker.draws import Draw, Draws
 from opgauge.harness.worker.emphasis import allow_lost, emphasize, emphasize_all, write_inputs
-from opgauge.harness.worker.fresh_values import renew, renewed
+from opgauge.harness.worker.fresh_values import renew, renewed, toss
 from opgauge.harness.worker.inputs import Inputs, on_host, with_derived
 from opgauge.harness.worker.regions import exchanging, is_flat, perform
 from opgauge.harness.worker.variation import (
@@ -175,6 +175,11 @@ class InputChanges:
         self._drawn[kind] += 1
         return self._draws.take(kind, number, self._user, self._rng)
 
+    @property
+    def is_sampling_unnoticed(self) -> bool:
+        """Whether all fresh values so far were such that a few elements decide, or none: see `fresh_values`."""
+        return self._drawn.keys() == {"emphasized"}
+
     def _choose(self, variation: Exchange, rng: np.random.Generator) -> list[int]:
         """Slices that get fresh values, or are judged."""
         most = 1 if slice_elements(self._case, variation) > LARGE_SLICE else FRESH_SLICES
@@ -216,7 +221,7 @@ class InputChanges:
         """
         draw, axes, derived = self.draw("everything"), variation.inputs, self._derived(variation)
         rng = draw.generator()
-        chosen, is_scaled = self._choose(variation, rng), _toss(rng)
+        chosen, is_scaled = self._choose(variation, rng), toss(rng)
         drawn = {name: array for name, array in self._inputs.items() if name not in derived}
         renew((array for name, array in drawn.items() if name not in axes), rng, is_scaled=is_scaled)
         values = on_host(take(self._inputs, axes, chosen))
@@ -254,7 +259,7 @@ class InputChanges:
     def _freshen_large(self) -> FreshValues:
         """Write fresh values into all inputs where they lie; bounds may not hold beside inputs that are derived."""
         derived, rng = self._derived(), self.draw("large").generator()
-        renew((array for name, array in self._inputs.items() if name not in derived), rng, is_scaled=_toss(rng))
+        renew((array for name, array in self._inputs.items() if name not in derived), rng, is_scaled=toss(rng))
 
         def expected() -> Expected | None:
             return None if derived else expect(self._case, Inputs(on_host(self._inputs)))
@@ -265,7 +270,7 @@ class InputChanges:
         values = {name: to_numpy(array).copy() for name, array in self._inputs.items()}
         if emphasized:
             return emphasize_all(self._case, values, rng)
-        renew(values.values(), rng, is_scaled=_toss(rng))
+        renew(values.values(), rng, is_scaled=toss(rng))
         return dict(with_derived(self._case, values).values)
 
     def restore(self) -> None:
@@ -279,11 +284,6 @@ class InputChanges:
         slices = list(fresh.slices)
         values = take(self._untouched, self.variation.inputs, slices)
         write_inputs(self._inputs, self.variation, slices, values)
-
-
-def _toss(rng: np.random.Generator) -> bool:
-    """True in half of the cases."""
-    return bool(rng.random() < 1 / 2)
 
 
 def _exchange(along_axes: Iterable[tuple[Any, int]], change: InputChange) -> None:

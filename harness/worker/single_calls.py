@@ -219,6 +219,8 @@ def check_samples(audit: Audit, attempt: Attempt, call: Bound, repeated: Measure
     """
     if attempt.kernel.key.backend != "cpu" or repeated.calls_per_sample > 1:
         return
+    if audit.changes.is_sampling_unnoticed:
+        audit.thorough += _time_thorough(audit, call, ())
     if audit.thorough and len(audit.usual) >= LEAST_SAMPLES:
         if not is_dearer(audit.thorough, audit.usual):
             return
