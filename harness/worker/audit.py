@@ -28,7 +28,7 @@ from opgauge.harness.worker.probes import changed_output, draw_place, draw_probe
 from opgauge.harness.worker.regions import Pair, differ, is_flat, moved, run, slices
 from opgauge.harness.worker.returned_arrays import ReturnedArrays
 from opgauge.harness.worker.time_share import TimeShare
-from opgauge.harness.worker.variation import Exchange, along, expect_slices, find_variation, take
+from opgauge.harness.worker.variation import Exchange, along, expect_slices, find_variation, take, vanishes_at_zero
 from opgauge.harness.worker.verify import Expected, check, expect
 from opgauge.ops import dtype_info
 from opgauge.ops._core.backend import to_numpy
@@ -67,7 +67,7 @@ class Audit:
             attempt.buffers.inputs,
             attempt.buffers.untouched,
             self.rng,
-            emphasized=attempt.kernel.relaxed == 1,
+            emphasized=self.can_freshen and attempt.kernel.relaxed == 1 and vanishes_at_zero(attempt.case),
             draws=attempt.buffers.draws,
             user=str(attempt.kernel.key),
             is_random=seed is None,

@@ -19,7 +19,7 @@ def check_emphasis(audit: Audit, attempt: Attempt, call: Bound) -> None:
     Cases without independent slices have such values in their first sample instead.
     """
     case, axes = attempt.case, audit.changes.variation
-    if attempt.captures_inputs or attempt.kernel.relaxed != 1 or not isinstance(axes, Exchange):
+    if not audit.changes.is_emphasized or not isinstance(axes, Exchange):
         return
     draw, inputs = audit.changes.draw("emphasis"), attempt.buffers.inputs
     rng = draw.generator()

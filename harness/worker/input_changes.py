@@ -104,7 +104,7 @@ class InputChanges:
         self._inputs = inputs
         self._untouched = untouched
         self._rng = rng
-        self._emphasized = emphasized
+        self.is_emphasized = emphasized
         self._derives: frozenset[str] | None = None
         self._draws = draws
         self._user = user
@@ -194,12 +194,12 @@ class InputChanges:
         return self._derives
 
     def _freshen_slices(self, variation: Exchange) -> FreshValues:
-        draw = self.draw(f"slices, {self._emphasized}")
+        draw = self.draw(f"slices, {self.is_emphasized}")
         rng = draw.generator()
         chosen = self._choose(variation, rng)
         kept = on_host(take(self._inputs, variation.inputs, chosen))
         case, axes = self._case, variation.inputs
-        is_emphasized = self._emphasized and rng.random() < 1 / 2
+        is_emphasized = self.is_emphasized and rng.random() < 1 / 2
         if is_emphasized:
             changed = emphasize(case, kept, axes, rng)
         else:
@@ -244,7 +244,7 @@ class InputChanges:
 
         Each needs a reference of the whole case, so emphasized inputs have no call of their own.
         """
-        case, is_emphasized = self._case, self._emphasized and not self._drawn
+        case, is_emphasized = self._case, self.is_emphasized and not self._drawn
         draw = self.draw("emphasized" if is_emphasized else "undivided")
         values = self._draw_whole(draw.generator(), emphasized=is_emphasized)
         write_inputs(self._inputs, None, [], values)

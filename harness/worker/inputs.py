@@ -89,7 +89,8 @@ def draw_parts(seed: int, size: int, dtype: DtypeInfo, own: Input, spec: InputSp
 def with_derived(case: Case, values: Mapping[str, Array], sliced: Collection[str] | None = None) -> Inputs:
     """The inputs of `case` from `values`, with those that the op derives.
 
-    sliced: inputs of which `values` has slices. Others belong to all slices, and are not derived from these.
+    sliced: inputs of which `values` has slices. Others belong to all slices, and are not derived from these; nor are
+    slices derived from what belongs to all of them.
     """
     op, specs = find_op(case.op), case.resolved.inputs
     if op.derive is None:
@@ -98,7 +99,10 @@ def with_derived(case: Case, values: Mapping[str, Array], sliced: Collection[str
         specs = {name: replace(specs[name], shape=values[name].shape) for name in sliced}
     with np.errstate(all="ignore"):
         derived = op.derive(Inputs(values).wide, case.params)
-    return Inputs({**values, **{name: _rounded(derived[name], specs[name]) for name in derived.keys() & specs.keys()}})
+    fitting = [
+        name for name in derived.keys() & specs.keys() if sliced is None or np.size(derived[name]) == specs[name].size
+    ]
+    return Inputs({**values, **{name: _rounded(derived[name], specs[name]) for name in fitting}})
 
 
 def draw(rng: np.random.Generator, shape: tuple[int, ...], dtype: DtypeInfo, own: Input, spec: InputSpec) -> Array:

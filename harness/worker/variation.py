@@ -38,6 +38,8 @@ MOST_S = 0.5
 """Seconds of probing, after which no further candidate is tried."""
 TOLERANCE = 1e-9
 """Relative difference within which float64 outputs are equal."""
+MOST_LEFT = 1e-3
+"""Largest share of an output that is left of it if all floats are zero, where few elements may decide."""
 FACTORS = (-1, 2)
 """Factors of inputs that are tried."""
 POWERS = (1, 2, 3, 4, -1, -2, -3, -4)
@@ -69,6 +71,7 @@ class Scaling:
 
 Variation = Exchange | Scaling
 _FOUND: dict[str, Variation | None] = {}
+_VANISHING: dict[str, bool] = {}
 
 
 def find_variation(case: Case) -> Variation | None:
@@ -76,6 +79,34 @@ def find_variation(case: Case) -> Variation | None:
     if case.id not in _FOUND:
         _FOUND[case.id] = _find(case)
     return _FOUND[case.id]
+
+
+def vanishes_at_zero(case: Case) -> bool:
+    """Whether outputs are zero where all floats are, so that a few large elements decide; probed once per process.
+
+    Otherwise all elements add to sums of, say, exponentials: as much each, so that errors of rounding do not cancel.
+    """
+    if case.id not in _VANISHING:
+        _VANISHING[case.id] = _vanishes(case)
+    return _VANISHING[case.id]
+
+
+def _vanishes(case: Case) -> bool:
+    for small in _small_cases(case):
+        try:
+            values = {name: widen(value) for name, value in make_inputs(small).values.items()}
+            compute = _reference(small)
+            usual = compute(values)
+            left = compute({name: value * 0 if value.dtype.kind in "fc" else value for name, value in values.items()})
+        except _REFUSALS:
+            continue
+        return not any(_mean_size(left[name]) > MOST_LEFT * _mean_size(value) for name, value in usual.items())
+    return True
+
+
+def _mean_size(values: Array) -> float:
+    """Mean magnitude of floats, NaN if one of them is; 0 of other dtypes."""
+    return float(np.abs(values).mean()) if values.dtype.kind in "fc" and values.size else 0.0
 
 
 def slice_elements(case: Case, axes: Exchange) -> int:

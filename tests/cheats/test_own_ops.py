@@ -1,4 +1,4 @@
-"""Cheats against ops of a project: inputs in any order, and sums over so many elements that a sample would do."""
+"""Ops of a project: cheats by the order of inputs and by samples of them, and honest kernels of such ops."""
 
 from __future__ import annotations
 
@@ -20,6 +20,8 @@ LIMITS = Limits(budget_s=0.02, min_samples=3, max_samples=20, warmup_s=0.0)
 SAMPLED = 1 << 20
 """Elements whose mean may differ from that of a sample by less than the bound."""
 COUNTED, BINS = 20_000, 16
+SEQUENCE = 300_000
+"""Elements whose sum in sequence is wrong if all are equal."""
 Function = Callable[[Any], Any]
 
 
@@ -30,10 +32,10 @@ def _own_registry(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(registry, name, dict(getattr(registry, name)))
 
 
-def status(op: Any, function: Function, size: int) -> Status:
-    """Status of a trial of the op's kernel `function`."""
+def status(op: Any, function: Callable[..., Any], size: int, *more: str) -> Status:
+    """Status of a trial of the op's kernel `function`. more: inputs besides x."""
     op.implementation("tried", device="cpu")(function)
-    case = Case("tried_op", "own", {"x": (size,)}, "float32", find_op("tried_op").params())
+    case = Case("tried_op", "own", dict.fromkeys(("x", *more), (size,)), "float32", find_op("tried_op").params())
     return Bench(lambda _: None).run(Trial(case, "tried", "cpu", "cpu"), LIMITS).status
 
 
@@ -86,3 +88,24 @@ def test_a_sample_is_not_the_whole(function: Function, distance: int) -> None:
         return np.float32(found + np.log(distance) if function is log_of_sum else found)
 
     assert status(op, sampled, SAMPLED) is (Status.OK if distance == 1 else Status.WRONG)
+
+
+def test_rounding_of_equal_terms_is_no_fault() -> None:
+    """Where outputs of zeros are not zero, no few elements decide; all others would be equal, and errors add up."""
+
+    def in_sequence(x: Any) -> Any:
+        largest = x.max()
+        return np.log(np.cumsum(np.exp(x - largest))[-1]) + largest
+
+    assert status(opgauge.op(name="tried_op")(log_of_sum), in_sequence, SEQUENCE) is Status.OK
+
+
+def test_slices_of_an_input_that_is_derived_from_all_slices() -> None:
+    """An order of all elements cannot be derived for some of them."""
+
+    def reference(x: Any, order: "int64") -> Any:  # type: ignore[name-defined]  # noqa: F821, UP037
+        return x[order]
+
+    op = opgauge.op(name="tried_op", inputs={"order": Input("order", kind="integers")})(reference)
+    op.derive(lambda x, order: {"order": np.argsort(x)})
+    assert status(op, lambda x, order: x[order], COUNTED, "order") is Status.OK
