@@ -19,6 +19,7 @@ import numpy as np
 
 from opgauge.harness.errors import TreeError
 from opgauge.harness.worker.inspection import Inspection
+from opgauge.harness.worker.rounding import put_back_rounding
 from opgauge.harness.worker.signal_handlers import changed_handlers, put_back_handlers, signal_handlers
 
 STANDARD = (
@@ -82,12 +83,14 @@ def tracers() -> tuple[int, ...]:
 def keeping_code() -> Iterator[None]:
     """Context of imports from a measured tree; raises TreeError if they replace code that times or judges.
 
-    Handlers of signals are put back: with a timer they could compute between a call and the check of its outputs.
+    Handlers of signals are put back: with a timer they could compute between a call and the check of its outputs. So is
+    the rounding: libraries that GCC links with `-ffast-math` flush subnormal numbers to zero as they are loaded.
     """
     before, known, traced, handlers = code(), tables(), tracers(), signal_handlers()
     yield
     if changed_handlers(handlers, signal_handlers()):
         put_back_handlers(handlers)
+    put_back_rounding()
     changed = changed_code(before, code()) or changed_code(known, tables())
     changed = changed or ("installed a tracer" if tracers() != traced else "")
     if changed:

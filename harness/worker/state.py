@@ -7,10 +7,8 @@ by `left_threads`.
 
 from __future__ import annotations
 
-import ctypes
 import gc
 import locale
-import math
 import os
 import signal
 import sys
@@ -18,7 +16,6 @@ import warnings
 from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -56,11 +53,9 @@ from opgauge.harness.worker.process_settings import (
     settings,
 )
 from opgauge.harness.worker.restrictions import changed_restrictions, restrictions
+from opgauge.harness.worker.rounding import put_back_rounding, rounding
 from opgauge.harness.worker.signal_handlers import Handler, changed_handlers, put_back_handlers, signal_handlers
 from opgauge.harness.worker.torch_settings import changed_torch, fresh_torch, put_back_torch, torch_state
-
-TINY, SMALLEST = 2.0**-1022, 2.0**-1074
-"""Smallest normal and subnormal numbers: with flush-to-zero their halves and sums are 0."""
 
 
 @dataclass(frozen=True)
@@ -120,7 +115,7 @@ def observe() -> ProcessState:
         numba_threads=numba_threads(),
         torch_state=torch_state(),
         blas_threads=blas_threads(),
-        rounding=_rounding(),
+        rounding=rounding(),
         code=code(),
         tables=tables(),
         children=child_processes(),
@@ -232,27 +227,6 @@ def _put_back_waiting(old: Mapping[int, tuple[int, int, bool]]) -> None:
             os.set_blocking(number, waits)
 
 
-def _rounding() -> tuple[float, ...]:
-    """Results that depend on the rounding mode, and on whether subnormals are flushed to zero."""
-    third = np.divide(np.array([1.0, -1.0]), 3.0)
-    halves = np.multiply(np.array([TINY, SMALLEST]), np.array([0.5, 1.0]))
-    single = np.multiply(np.array([2.0**-126], np.float32), np.float32(0.5))
-    return (*third.tolist(), *halves.tolist(), *single.tolist(), math.sqrt(2.0))
-
-
-@cache
-def _control_words() -> Callable[[Any], None] | None:
-    """The C library's `fesetenv`; None without it."""
-    library = ctypes.CDLL("libm.so.6") if sys.platform == "linux" else None
-    return getattr(library, "fesetenv", None)
-
-
-def _put_back_rounding(_: Any) -> None:
-    set_environment = _control_words()
-    if set_environment is not None:
-        set_environment(ctypes.c_void_p(-1))  # FE_DFL_ENV
-
-
 def _limits() -> tuple[tuple[int, int], ...]:
     import resource
 
@@ -294,7 +268,7 @@ _REPAIRS: dict[str, tuple[_Text, Callable[[Any], Any] | None]] = {
         lambda old, new: "changed the number of BLAS or OpenMP threads" if set(old) - set(new) else "",
         put_back_blas,
     ),
-    "rounding": ("changed the rounding mode or flushes subnormal numbers to zero", _put_back_rounding),
+    "rounding": ("changed the rounding mode or flushes subnormal numbers to zero", lambda _: put_back_rounding()),
     "code": (changed_code, None),
     "tables": (changed_code, None),
     "children": (changed_children, None),

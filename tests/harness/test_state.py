@@ -6,6 +6,7 @@ import builtins
 import ctypes
 import json
 import os
+import platform
 import signal
 import subprocess
 import sys
@@ -24,7 +25,11 @@ import pytest
 from opgauge.harness.errors import TreeError
 from opgauge.harness.worker import process_settings, signal_handlers
 from opgauge.harness.worker.loaded_code import keeping_code
+from opgauge.harness.worker.rounding import rounding
 from opgauge.harness.worker.state import observe, restore
+
+UPWARD = 0x400 if platform.machine() == "aarch64" else 0x800
+"""The C library's rounding mode towards infinity."""
 
 
 def test_a_raised_recursion_limit_is_put_back_in_silence() -> None:
@@ -100,6 +105,16 @@ def test_handlers_that_imports_install_are_put_back() -> None:
     with keeping_code():
         signal.signal(signal.SIGALRM, lambda *_: None)
     assert signal.getsignal(signal.SIGALRM) is before
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="the mode has another name elsewhere")
+def test_rounding_that_imports_set_is_put_back() -> None:
+    """Libraries that are linked with `-ffast-math` change the processor's state as they are loaded."""
+    before = rounding()
+    with keeping_code():
+        ctypes.CDLL("libm.so.6").fesetround(UPWARD)
+        assert rounding() != before
+    assert rounding() == before
 
 
 def test_scalar_types_of_numpy_may_be_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
