@@ -27,7 +27,7 @@ GAPS = 4096
 LEAST_STRIPED = 1 << 15
 """Elements from which errors of a sample may be within the bounds of a sum."""
 PERIODS = (2, 2, 3, 5, 7)
-"""Numbers of stripes in a group, one of which is drawn: samples at a distance of two and its multiples save most."""
+"""Numbers of stripes in a group, one after the other by part: samples at even distances save most."""
 STRIPED_PARTS = 16
 """Parts of an array with stripes of their own; those of every other one are single elements."""
 WORD = 8
@@ -113,7 +113,7 @@ def _scatter(array: Any, rng: np.random.Generator) -> None:
 
 
 def _stripe(array: Any, rng: np.random.Generator) -> None:
-    """Exchange elements of neighbouring stripes, such that one of two has the larger ones.
+    """Exchange elements of neighbouring stripes, such that the larger ones are in the last stripe, or the first.
 
     Numbers are compared as integers: larger ones are positive, and farther from zero than others of their sign.
     """
@@ -121,16 +121,17 @@ def _stripe(array: Any, rng: np.random.Generator) -> None:
     if flat.itemsize > WORD:
         return
     words, library = flat.view(f"i{flat.itemsize}"), module_of(flat)
-    size, is_rising = flat.size // STRIPED_PARTS, toss(rng)
+    size, is_rising, first = flat.size // STRIPED_PARTS, toss(rng), int(rng.integers(len(PERIODS)))
     for part in range(STRIPED_PARTS):
-        period = int(rng.choice(PERIODS))
+        period = PERIODS[(first + part // 2) % len(PERIODS)]
         width = 1 if part % 2 else 1 << int(rng.integers((size // period).bit_length()))
         groups = size // (period * width)
         stripes = words[part * size :][: groups * period * width].reshape(groups, period, width)
-        one, other = (stripes[:, number] for number in sorted(rng.permutation(period)[:2].tolist(), reverse=is_rising))
-        smaller = library.minimum(one, other)
-        one[...] = library.maximum(one, other)
-        other[...] = smaller
+        for pair in pairwise(range(period)[:: 1 if is_rising else -1]):
+            one, other = (stripes[:, number] for number in pair)
+            larger = library.maximum(one, other)
+            one[...] = library.minimum(one, other)
+            other[...] = larger
 
 
 def _flat(array: Any) -> Any:
