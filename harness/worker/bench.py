@@ -37,7 +37,7 @@ from opgauge.harness.worker.phases import Phases
 from opgauge.harness.worker.shared_memory import allocating_in
 from opgauge.harness.worker.state import Damage, ProcessState, observe, restore
 from opgauge.harness.worker.trial_kernel import find_trial_kernel
-from opgauge.harness.worker.variation import find_variation
+from opgauge.harness.worker.variation import find_variation, vanishes_at_zero
 from opgauge.harness.worker.verify import Expected, expect
 from opgauge.ops import (
     BackendError,
@@ -241,6 +241,7 @@ class Bench:
         phases.begin("reference")
         with blamed_on_op():
             find_variation(case)
+            vanishes_at_zero(case)
             expected = recall_expected(case, kept) if kept is not None and with_reference else None
             is_enough = expected is not None or not with_reference
             values = recall_values(case, kept) if kept is not None and is_enough else None

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from opgauge.ops import find_op
 from opgauge.ops._core.op import Array, Params
 
-REFERENCE_S = 1.5
+REFERENCE_S = 3.0
 _op = find_op("p_norm")
 _plain = _op.reference
 

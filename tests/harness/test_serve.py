@@ -92,7 +92,7 @@ def test_a_reference_has_a_time_of_its_own(reference_timeout_s: float | None, st
     """One that takes longer than a kernel may is waited for where it is given longer, and only there."""
     preload = (*PRELOAD, "tests.faulty.slow")
     with LocalExecutor(
-        limits=QUICK, timeout_s=1.0, reference_timeout_s=reference_timeout_s, preload=preload
+        limits=QUICK, timeout_s=2.0, reference_timeout_s=reference_timeout_s, preload=preload
     ) as executor:
         (result,) = run(executor, "baseline")
     assert result.status is status, result.reason

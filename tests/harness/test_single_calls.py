@@ -69,7 +69,9 @@ def test_a_few_fast_calls_may_be_chance(
     thorough, usual = chain([SLOW] * 3, [FAST] * changed, repeat(SLOW)), chain([FAST] * others, repeat(SLOW))
     monkeypatch.setattr(single_calls, "_time_thorough", lambda *_: [next(thorough)])
     monkeypatch.setattr(single_calls, "_time_call", lambda *_: next(usual))
-    audit: Any = SimpleNamespace(thorough=[], usual=[], can_freshen=True)
+    changes = SimpleNamespace(is_sampling_unnoticed=False)
+    facts: Any = {"thorough": [], "usual": [], "can_freshen": True, "disturb": lambda *_, **__: None}
+    audit: Any = SimpleNamespace(changes=changes, **facts)
     attempt: Any = SimpleNamespace(kernel=SimpleNamespace(key=SimpleNamespace(backend="cpu")))
     repeated = replace(SAMPLE, calls_per_sample=1)
     with nullcontext() if passes else pytest.raises(WrongError, match="does not repeat its work"):
