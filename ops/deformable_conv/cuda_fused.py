@@ -69,9 +69,9 @@ SOURCE = CudaSource(__file__, "fused.cu", _expressions(), structs=STRUCTS)
 def plan_forward(found: SamplingGeometry, dtype: str, gpu: Gpu, *, exact: bool) -> DirectLayout | FusedLayout | None:
     """Configuration of one launch or two on `gpu`; None for columns. Halves as `exact` requires, or fewer."""
     direct = direct_config(found, dtype, gpu) if exact else None
-    if direct is None and exact and _columns_pay(found, dtype_info(dtype).itemsize):
-        return None
-    return direct or _fused(found, dtype, gpu, exact=exact)
+    if direct is not None or (exact and _columns_pay(found, dtype_info(dtype).itemsize)):
+        return direct
+    return _fused(found, dtype, gpu, exact=exact)
 
 
 def _columns_pay(found: SamplingGeometry, itemsize: int) -> bool:

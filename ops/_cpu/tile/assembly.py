@@ -61,6 +61,37 @@ class PairRuns:
     pairs: Any
 
 
+def _assembled(
+    builder: Any,
+    lines: list[str],
+    operands: tuple[list[Any], list[Any]],
+    shape: tuple[int, int],
+    vector: Any,
+    *,
+    wide: bool,
+    scratch: int = 0,
+) -> list[list[Any]]:
+    """The sums of a tile by row and vector, `shape` of them, which lines of assembly leave in the first registers.
+
+    operands: those that the lines overwrite, all of one type, and others. The lines number registers of sums, vectors
+    and factors first, then the former operands, `scratch` more of their type, the former again as they come in, and
+    the others.
+    """
+    (changed, given), (rows, vectors) = operands, shape
+    registers, numbers = rows * vectors + vectors + FACTORS, len(changed) + scratch
+    constraints = [
+        *["=&v" if wide else "=&x"] * registers,
+        *["=&r"] * numbers,
+        *(str(registers + place) for place in range(len(changed))),
+        *["r"] * len(given),
+        *CLOBBERED,
+    ]
+    outputs = ir.LiteralStructType([vector] * registers + [changed[0].type] * numbers)
+    kind = ir.FunctionType(outputs, [value.type for value in [*changed, *given]])
+    found = builder.asm(kind, "\n".join(lines), ",".join(constraints), [*changed, *given], side_effect=True)
+    return [[builder.extract_value(found, row * vectors + column) for column in range(vectors)] for row in range(rows)]
+
+
 def sums_of(builder: Any, product: Product, rows: int, vectors: int, vector: Any, *, wide: bool) -> list[list[Any]]:
     """The sums of a tile by row and vector, accumulated in order by fused multiply-adds.
 
@@ -70,38 +101,15 @@ def sums_of(builder: Any, product: Product, rows: int, vectors: int, vector: Any
     changed = [*product.a, product.b, product.depth]
     three_rows = builder.mul(product.a_row, ir.Constant(number, MOST_REACH - 1))
     given = [product.a_row, three_rows, product.a_step, product.b_step]
-    registers = rows * vectors + vectors + FACTORS
-    outputs = [vector] * registers + [value.type for value in changed]
-    constraints = [
-        *["=&v" if wide else "=&x"] * registers,
-        *["=&r"] * len(changed),
-        *(str(registers + place) for place in range(len(changed))),
-        *["r"] * len(given),
-        *CLOBBERED,
-    ]
-    kind = ir.FunctionType(ir.LiteralStructType(outputs), [value.type for value in [*changed, *given]])
-    text = "\n".join(_lines(rows, vectors, len(product.a), vector, wide=wide))
-    found = builder.asm(kind, text, ",".join(constraints), [*changed, *given], side_effect=True)
-    return [[builder.extract_value(found, row * vectors + column) for column in range(vectors)] for row in range(rows)]
+    lines = _lines(rows, vectors, len(product.a), vector, wide=wide)
+    return _assembled(builder, lines, (changed, given), (rows, vectors), vector, wide=wide)
 
 
 def listed_sums_of(builder: Any, operands: Listed, rows: int, vectors: int, vector: Any, *, wide: bool) -> list[Any]:
     """The sums of a tile as `sums_of` returns them, of vectors of b at the listed places."""
     changed = [operands.a, operands.places, operands.depth]
-    registers = rows * vectors + vectors + FACTORS
-    outputs = [vector] * registers + [value.type for value in changed] + [operands.depth.type]
-    constraints = [
-        *["=&v" if wide else "=&x"] * registers,
-        *["=&r"] * (len(changed) + 1),
-        *(str(registers + place) for place in range(len(changed))),
-        "r",
-        *CLOBBERED,
-    ]
-    inputs = [*changed, operands.b]
-    kind = ir.FunctionType(ir.LiteralStructType(outputs), [value.type for value in inputs])
-    text = "\n".join(_listed_lines(rows, vectors, vector, wide=wide))
-    found = builder.asm(kind, text, ",".join(constraints), inputs, side_effect=True)
-    return [[builder.extract_value(found, row * vectors + column) for column in range(vectors)] for row in range(rows)]
+    lines = _listed_lines(rows, vectors, vector, wide=wide)
+    return _assembled(builder, lines, (changed, [operands.b]), (rows, vectors), vector, wide=wide, scratch=1)
 
 
 def _listed_lines(rows: int, vectors: int, vector: Any, *, wide: bool) -> list[str]:
@@ -155,20 +163,8 @@ def run_sums_of(builder: Any, operands: PairRuns, rows: int, vectors: int, vecto
     changed = [operands.places, operands.runs]
     three_rows = builder.mul(operands.a_row, ir.Constant(number, MOST_REACH - 1))
     given = [operands.a, operands.b, operands.a_row, three_rows, operands.b_step, operands.pairs]
-    pointers = -(-rows // MOST_REACH) + 2
-    registers = rows * vectors + vectors + FACTORS
-    outputs = [vector] * registers + [number] * (len(changed) + pointers)
-    constraints = [
-        *["=&v"] * registers,
-        *["=&r"] * (len(changed) + pointers),
-        *(str(registers + place) for place in range(len(changed))),
-        *["r"] * len(given),
-        *CLOBBERED,
-    ]
-    kind = ir.FunctionType(ir.LiteralStructType(outputs), [value.type for value in [*changed, *given]])
-    text = "\n".join(_run_lines(rows, vectors))
-    found = builder.asm(kind, text, ",".join(constraints), [*changed, *given], side_effect=True)
-    return [[builder.extract_value(found, row * vectors + column) for column in range(vectors)] for row in range(rows)]
+    lines, scratch = _run_lines(rows, vectors), -(-rows // MOST_REACH) + 2
+    return _assembled(builder, lines, (changed, given), (rows, vectors), vector, wide=True, scratch=scratch)
 
 
 def _run_lines(rows: int, vectors: int) -> list[str]:
