@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from opgauge import harness, ops
-from opgauge.ops._cuda.source import ARCHITECTURES, Compiled, CudaSource, all_sources, compile_source
+from opgauge.ops._cuda.source import ARCHITECTURES, Compiled, CudaSource, all_sources, compile_source, program_options
 from tests.draws import some_of_each
 from tests.translation import Translated, translate
 
@@ -298,3 +298,20 @@ def test_clusters_are_for_hopper() -> None:
     source = next(source for source in all_sources() if source.clustered)
     assert set(source.on("sm_90a")) == set(source.on("sm_100")) == set(source.expressions)
     assert set(source.on("sm_80")) == set(source.on("sm_75")) == set(source.expressions) - source.clustered
+
+
+@pytest.mark.parametrize(("version", "told"), [((12, 8), False), ((12, 9), True), (None, True)])
+def test_the_compiler_keeps_nothing_itself(tmp_path: Path, version: tuple[int, int] | None, told: bool) -> None:
+    """What it takes from a cache of its own has no log, and so no registers; older versions have no such option."""
+    options = program_options(tmp_path / "kernel.cu", OPTIMIZED, version=version).as_bytes("nvrtc")
+    assert (b"--no-cache" in options) is told
+
+
+@pytest.mark.gpu
+def test_what_was_compiled_before_has_resources(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where our cache is empty, NVRTC compiles once more and says how many registers a kernel has."""
+    source = all_sources()[0]
+    (expression, *_) = source.on(OPTIMIZED)
+    for folder in ("first", "second"):
+        monkeypatch.setattr("opgauge.ops._cuda.source.cache_folder", (tmp_path / folder).joinpath)
+        assert source.compile(OPTIMIZED, (expression,)).resources[expression].registers > 0

@@ -35,12 +35,17 @@ Input = tuple[str, bytes, str, list[bytes]]
 """Name, text, name expression and options of a source."""
 
 
-def _input(source: CudaSource) -> Input:
-    options: list[bytes] = program_options(source.path, ARCHITECTURE, source.options).as_bytes("nvrtc")
-    return str(source.path), source.path.read_bytes(), source.on(ARCHITECTURE)[0], options
+def _options(source: CudaSource, version: tuple[int, int], *more: str) -> list[bytes]:
+    chosen = program_options(source.path, ARCHITECTURE, (*source.options, *more), version=version)
+    options: list[bytes] = chosen.as_bytes("nvrtc")
+    return options
 
 
-def _programs() -> Iterator[Input]:
+def _input(source: CudaSource, version: tuple[int, int]) -> Input:
+    return str(source.path), source.path.read_bytes(), source.on(ARCHITECTURE)[0], _options(source, version)
+
+
+def _programs(version: tuple[int, int]) -> Iterator[Input]:
     """Of each source a program that is compiled for the arguments of a shipped case."""
     programs: list[tuple[CudaSource, str, str, int]] = []
     with recorded(programs) as launches:
@@ -48,9 +53,8 @@ def _programs() -> Iterator[Input]:
             if case.op in FIXED:
                 bind_and_run(case, find_kernel(case.op, "optimized", "cuda", case.dtype), launches)
     for source, expression, program, _ in {found[0]: found for found in programs}.values():
-        options = program_options(source.path, ARCHITECTURE, (*source.options, "-DRESIDENT=1")).as_bytes("nvrtc")
         name = f"{expression.partition('<')[0]}_fixed"
-        yield f"{source.path} for {expression}", program.encode(), name, options
+        yield f"{source.path} for {expression}", program.encode(), name, _options(source, version, "-DRESIDENT=1")
 
 
 def compile_all(folder: Path, inputs: list[Input]) -> tuple[str, dict[str, str]]:
@@ -81,9 +85,11 @@ def test_every_source_compiles(version: str) -> None:
     folder = INSTALLED / LIBRARIES[version]
     if not folder.is_dir():
         pytest.skip(f"NVRTC {version} is not installed in {INSTALLED}: `make test` does that")
-    programs = list(_programs())
+    major, minor = map(int, version.split("."))
+    programs = list(_programs((major, minor)))
     assert len(programs) >= len(FIXED)
-    inputs = [*map(_input, all_sources()), *programs, ("faulty.cu", REJECTED.encode(), "twice", [])]
+    given = [_input(source, (major, minor)) for source in all_sources()]
+    inputs = [*given, *programs, ("faulty.cu", REJECTED.encode(), "twice", [])]
     with ProcessPoolExecutor(1, get_context("spawn")) as pool:
         found, logs = pool.submit(compile_all, folder, inputs).result()
     assert found == version

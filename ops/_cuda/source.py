@@ -17,6 +17,7 @@ from collections.abc import Mapping
 from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass, fields
 from functools import cache
+from importlib import import_module
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -30,6 +31,8 @@ INCLUDE = Path(__file__).parent / "include"
 ARCHITECTURES = ("sm_75", "sm_80", "sm_90a", "sm_100", "sm_120")
 HOPPER = 90
 """First compute capability with thread-block clusters."""
+CACHED = (12, 9)
+"""NVRTC that keeps what it compiled: it says nothing of registers and stacks the second time, unless told not to."""
 _SOURCES: list[CudaSource] = []
 _LISTENERS: list[dict[str, Resources]] = []
 
@@ -221,14 +224,14 @@ def compile_source(
     return Compiled(cubin, names, resources)
 
 
-def program_options(path: Path, arch: str, options: tuple[str, ...] = (), *, draft: bool = False) -> Any:
-    """Options for NVRTC as `cuda.core.ProgramOptions`; raises BackendError if cuda.core is missing."""
-    try:
-        from cuda.core import ProgramOptions
-    except ImportError as error:
-        msg = f"compiling CUDA sources needs cuda-core and NVRTC: {error}"
-        raise BackendError(msg) from error
-    return ProgramOptions(
+def program_options(
+    path: Path, arch: str, options: tuple[str, ...] = (), *, draft: bool = False, version: tuple[int, int] | None = None
+) -> Any:
+    """Options for NVRTC as `cuda.core.ProgramOptions`; raises BackendError if cuda.core is missing.
+
+    version: of NVRTC; None: of the one that is loaded.
+    """
+    return _imported("cuda.core").ProgramOptions(
         name=str(path),
         arch=arch,
         std="c++17",
@@ -238,6 +241,7 @@ def program_options(path: Path, arch: str, options: tuple[str, ...] = (), *, dra
         device_as_default_execution_space=True,
         ptxas_options=["-v"],
         ofast_compile="max" if draft else None,
+        no_cache=True if (version or _nvrtc_version()) >= CACHED else None,
     )
 
 
@@ -245,12 +249,12 @@ def _nvrtc(
     path: Path, expressions: tuple[str, ...], arch: str, options: tuple[str, ...], *, draft: bool, program: str | None
 ) -> tuple[bytes, dict[str, str], str]:
     chosen = program_options(path, arch, options, draft=draft)
-    from cuda.core import Program
-
     log = io.StringIO()
     try:
-        binary = Program(program or path.read_text(encoding="utf-8"), "c++", chosen).compile(
-            "cubin", name_expressions=expressions, logs=log
+        binary = (
+            _imported("cuda.core")
+            .Program(program or path.read_text(encoding="utf-8"), "c++", chosen)
+            .compile("cubin", name_expressions=expressions, logs=log)
         )
     except Exception as error:  # cuda.core raises its own NVRTCError, a plain Exception
         msg = f"{path.name} for {arch}: {error}\n{log.getvalue()}"
@@ -295,19 +299,22 @@ def _digest(path: Path, expressions: tuple[str, ...], arch: str, *more: object) 
     for file in (path, *sorted(path.parent.glob("*.cuh")), *sorted(INCLUDE.rglob("*.cuh"))):
         digest.update(file.read_bytes())
     resource_fields = [field.name for field in fields(Resources)]
-    digest.update(repr((expressions, arch, *more, _nvrtc_version(), resource_fields)).encode())
+    digest.update(repr((expressions, arch, *more, _nvrtc_version(), resource_fields, CACHED)).encode())
     return digest.hexdigest()[:32]
 
 
 @cache
 def _nvrtc_version() -> tuple[int, int]:
+    _, major, minor = _imported("cuda.bindings.nvrtc").nvrtcVersion()
+    return int(major), int(minor)
+
+
+def _imported(name: str) -> Any:
     try:
-        from cuda.bindings import nvrtc
+        return import_module(name)
     except ImportError as error:
         msg = f"compiling CUDA sources needs cuda-core and NVRTC: {error}"
         raise BackendError(msg) from error
-    _, major, minor = nvrtc.nvrtcVersion()
-    return int(major), int(minor)
 
 
 def _read(cubin: Path, facts: Path) -> Compiled:
