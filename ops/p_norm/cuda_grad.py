@@ -160,22 +160,22 @@ def _gradient(p: float, layout: Reduction, x: Any, y: Any, dy: Any, dx: Any) -> 
         return bind_launch(SOURCE, expression, (blocks,), (ROW_THREADS,), (*arrays, *numbers))
     swept = _short_columns(layout, arrays, is_few=is_few)
     if swept is not None:
-        width, splits = swept
-        counted = 1 if splits else width
+        width, norms = swept
+        across, along = (width if norms == one else 1 for one in ("NEIGHBOURS", "THE_SAME"))
         vectors = -(-x.size // width)
         many = (-(-vectors // ROW_THREADS),), (ROW_THREADS,)
         launch_grid, threads = one_per_thread(vectors, 1) if width == 1 else many
-        lengths = (layout.r2, layout.b * layout.c // counted, layout.r1)
-        expression = f"grad_short_columns<{ctype}, {width}, {mode}, {flag(splits)}>"
-        numbers = (q, np.uint32(x.size // counted), *map(divisor, lengths))
+        lengths = (layout.r2 // along, layout.b * layout.c // across, layout.r1)
+        expression = f"grad_short_columns<{ctype}, {width}, {mode}, {norms}>"
+        numbers = (q, np.uint32(x.size // (across * along)), *map(divisor, lengths))
         return bind_launch(SOURCE, expression, launch_grid, threads, (*arrays, *numbers))
     target = _GRAD_BLOCKS * multiprocessors()
     vector, grid, block, struct = _columns(layout, arrays, layout.length, target)
     return bind_launch(SOURCE, f"grad_columns<{ctype}, {vector}, {mode}>", grid, block, (*arrays, q, struct))
 
 
-def _short_columns(layout: Reduction, arrays: tuple[Any, ...], *, is_few: bool) -> tuple[int, bool] | None:
-    """V and SPLIT of `grad_short_columns`; None for columns that are followed, with factors in registers."""
+def _short_columns(layout: Reduction, arrays: tuple[Any, ...], *, is_few: bool) -> tuple[int, str] | None:
+    """V and NORMS of `grad_short_columns`; None for columns that are followed, with factors in registers."""
     x, dx = arrays[0], arrays[3]
     width = WIDTHS[x.dtype.name]
     if layout.r2 > 1 and layout.c > 1:
@@ -184,13 +184,14 @@ def _short_columns(layout: Reduction, arrays: tuple[Any, ...], *, is_few: bool) 
         if x.size >= width << 31 or (layout.length > 1 and layout.c // width > _SHORT_COLUMNS):
             return None
         if not is_few and whole_vector(x, layout.c, *arrays) == width:
-            return width, False
+            return width, "NEIGHBOURS"
+    elif not is_few and x.size < width << 31 and whole_vector(x, layout.r2, x, dx) == width:
+        return width, "THE_SAME"
     splits = is_few or x.size <= _SPLIT or layout.c == 1 or (x.dtype.itemsize == 4 and x.nbytes not in _FOLLOWED)
     if not splits or x.size >= 1 << 31:
         return None
-    if is_few:
-        return 1, True
-    return (width, True) if whole_vector(x, dx) == width else None
+    aligned = is_few or whole_vector(x, dx) == width
+    return (1 if is_few else width, "EACH_ITS_OWN") if aligned else None
 
 
 def _shift(x: Any, dx: Any) -> int | None:

@@ -39,6 +39,9 @@ LIGHT = ("ABS", "SQUARE", "CUBE", "LARGEST", "SMALLEST")
 GRAD_MODES = {0.0: "FLAT", 1.0: "SIGN", 2.0: "LINEAR", 3.0: "QUADRATIC", 1.5: "ROOT", 2.5: "ROOT_CUBED"}
 """Gradient modes by porder."""
 
+NORMS = ("NEIGHBOURS", "EACH_ITS_OWN", "THE_SAME")
+"""Norms that the elements of a vector of `grad_short_columns` have."""
+
 
 def rows_kernel(width: int) -> str:
     """Name of the kernel for rows that begin at any element, by elements of a vector."""
@@ -55,8 +58,8 @@ def _expressions() -> tuple[str, ...]:
             for name in (rows_kernel(width), "grad_rows_aligned"):
                 found += [f"{name}<{ctype}, {width}, {mode}, {vectors}>" for vectors in (1, 2)[: min(width // 2, 2)]]
             found.append(f"grad_rows<{ctype}, 1, {mode}, {APART_EACH}>")
-            kinds = ((1, "true"), (width, "false"), (width, "true"))
-            found += [f"grad_short_columns<{ctype}, {wide}, {mode}, {splits}>" for wide, splits in kinds]
+            kinds = ((1, "EACH_ITS_OWN"), *((width, norms) for norms in NORMS))
+            found += [f"grad_short_columns<{ctype}, {wide}, {mode}, {norms}>" for wide, norms in kinds]
             found += [f"grad_columns<{ctype}, {wide}, {mode}>" for wide in (1, width)]
         for wide in (1, width):
             found += [

@@ -214,20 +214,25 @@ __global__ void __launch_bounds__(ROW_THREADS, ROWS_16BIT_RESIDENT<GRAD_MODE>) g
   }
 }
 
-// grad_short_columns: a vector per thread in memory order, along c; an element where there are few.
-// Layout   x, dx[a][r1][c]; y, dy[a][c]; SPLIT: also x, dx[a][r1][b][r2], where `run` is r2 and `kept` is b, else c
+// Norms of a vector: of neighbouring results, one for each element anywhere, or the same for all.
+enum { NEIGHBOURS, EACH_ITS_OWN, THE_SAME };
+
+// grad_short_columns: a vector per thread in memory order; an element where there are few.
+// Layout   NEIGHBOURS: x, dx[a][r1][c]; y, dy[a][c], `run` is 1 and `kept` is c in vectors
+//          else: x, dx[a][r1][b][r2]; y, dy[a][b], `kept` is b and `run` is r2 in elements; THE_SAME: in vectors
 // Grid     vectors / SWEPT_THREADS      Block  SWEPT_THREADS; as many as elements if these are fewer      Writes  dx
-// Needs    few columns; whole vectors along c, or SPLIT; aligned x and dx
+// Needs    few columns; whole vectors along c, or along r2 for THE_SAME; aligned x and dx
 // Why      norms of few columns stay in the L1 cache, so that one pass in memory order is fastest
-// SPLIT: each element of a vector has a norm of its own, and `size`, `kept` count elements.
+// `size` counts vectors; EACH_ITS_OWN: elements.
 template <int V>
 constexpr int SWEPT_THREADS = V == 1 ? SINGLE_THREADS : ROW_THREADS;
 
-template <typename T, int V, int GRAD_MODE, bool SPLIT>
+template <typename T, int V, int GRAD_MODE, int NORMS>
 __global__ void __launch_bounds__(SWEPT_THREADS<V>) grad_short_columns(
     const T* __restrict__ x, const T* __restrict__ y, const T* __restrict__ dy, T* __restrict__ dx, Wide<T> q,
     unsigned int size, Divisor run, Divisor kept, Divisor rows) {
   using A = Wide<T>;
+  constexpr bool OWN = NORMS == EACH_ITS_OWN;
   const unsigned int own = blockIdx.x * SWEPT_THREADS<V> + threadIdx.x;
   const auto result = [&](unsigned int line) {
     const unsigned int row = quotient(line, kept), column = remainder(line, row, kept);
@@ -235,10 +240,10 @@ __global__ void __launch_bounds__(SWEPT_THREADS<V>) grad_short_columns(
   };
   Vector<T, V> values, norms, grads;
   const long long at = static_cast<long long>(own) * V;
-  if constexpr (SPLIT && V > 1) {
+  if constexpr (OWN && V > 1) {
     values = as_vector<T, V>(fetch_evict_last<T, V>(x + at, at + V <= size));
   }
-  if constexpr (SPLIT) {
+  if constexpr (OWN) {
 #pragma unroll
     for (int i = 0; i < V; ++i) {
       const unsigned int element = at + i < size ? at + i : size - 1;
@@ -249,16 +254,22 @@ __global__ void __launch_bounds__(SWEPT_THREADS<V>) grad_short_columns(
   } else {
     const unsigned int vector = own < size ? own : size - 1;
     values = load_evict_last<T, V>(x + static_cast<long long>(vector) * V);
-    norms = load<T, V>(y + result(vector) * V), grads = load<T, V>(dy + result(vector) * V);
+    if constexpr (NORMS == NEIGHBOURS) {
+      norms = load<T, V>(y + result(vector) * V), grads = load<T, V>(dy + result(vector) * V);
+    } else {
+      const long long norm = result(quotient(vector, run));
+      norms.at[0] = y[norm], grads.at[0] = dy[norm];
+    }
   }
+  Scale<A> by = scale_of<A, GRAD_MODE>(widen(norms.at[0]), widen(grads.at[0]));
 #pragma unroll
   for (int i = 0; i < V; ++i) {
-    const Scale<A> by = scale_of<A, GRAD_MODE>(widen(norms.at[i]), widen(grads.at[i]));
+    if (i > 0 && NORMS != THE_SAME) by = scale_of<A, GRAD_MODE>(widen(norms.at[i]), widen(grads.at[i]));
     values.at[i] = narrow<T>(gradient<A, GRAD_MODE>(widen(values.at[i]), by, q));
   }
-  if (SPLIT ? at + V <= size : own < size) {
+  if (OWN ? at + V <= size : own < size) {
     store_evict_last<T, V>(dx + at, values);
-  } else if (SPLIT && V > 1) {
+  } else if (OWN && V > 1) {
 #pragma unroll
     for (int i = 0; i < V - 1; ++i) {
       if (at + i < size) dx[at + i] = values.at[i];

@@ -17,7 +17,7 @@ from opgauge.ops._core.plans import announce
 from opgauge.ops._cuda.gemm import hopper
 from opgauge.ops._cuda.gemm.hopper import HALF_DTYPES, LARGEST_BLOCK
 from opgauge.ops._cuda.gemm.problem import EXACT, TF32, TILE, Alignment, GemmConfig, GemmProblem, Matrix, expression
-from opgauge.ops._cuda.gemm.select import DTYPES, SMALL_TILE, SMALL_WIDTHS, THREADS, access_widths, select
+from opgauge.ops._cuda.gemm.select import DTYPES, SMALL_TILE, THREADS, access_widths, select, small_widths
 from opgauge.ops._cuda.source import CudaSource, current_gpu
 from opgauge.ops._cuda.struct import DIVISOR, address, pack
 from opgauge.ops._cuda.tensor_map import tensor_map
@@ -48,9 +48,9 @@ def _gemm_expressions() -> tuple[str, ...]:
         for widths in access_widths(dtype, result, k_major)
     ]
     found += [
-        expression("gemm", dtype, dtype, *k_major, *widths, EXACT, SMALL_TILE)
-        for dtype, widths in SMALL_WIDTHS.items()
-        for k_major in factors
+        expression("gemm", dtype, result, *k_major, *small_widths(dtype, result), EXACT, SMALL_TILE)
+        for dtype, k_major in product(DTYPES, factors)
+        for result in sorted({dtype, "float32"})
     ]
     widths_k_major = access_widths(*single, factors[1])
     return (*found, *(expression("gemm", *single, *factors[1], *widths, TF32, TILE) for widths in widths_k_major))

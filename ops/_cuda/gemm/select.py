@@ -8,7 +8,7 @@ from __future__ import annotations
 from opgauge.ops._core.dtype import dtype_info
 from opgauge.ops._core.tuning import declare
 from opgauge.ops._cuda.gemm.hopper import select_hopper
-from opgauge.ops._cuda.gemm.problem import SPLITS, TILE, GemmConfig, GemmProblem, expression
+from opgauge.ops._cuda.gemm.problem import EXACT, SPLITS, TILE, GemmConfig, GemmProblem, expression
 from opgauge.ops._cuda.source import Gpu
 
 AMPERE = 80
@@ -16,8 +16,6 @@ DTYPES = ("float32", "float16", "bfloat16")
 THREADS = 256
 """Threads per block of `gemm`, and of kernels that add up splits or transpose images."""
 SMALL_TILE = 64
-SMALL_WIDTHS = {"float32": (4, 4, 4), "float16": (8, 8, 8), "bfloat16": (8, 8, 8)}
-"""Access widths in elements for which small tiles are compiled, by dtype."""
 DEPTH, STAGES = 64, 3
 """Maximum depth per stage of `gemm`, and its stages in shared memory."""
 _SPLIT_OPS = ("conv_data_grad", "deformable_conv", "deformable_conv_grad")
@@ -56,8 +54,15 @@ def select(problem: GemmProblem, gpu: Gpu) -> GemmConfig:
     return select_hopper(problem, gpu) or _gemm(problem, gpu)
 
 
-def _allows_small(problem: GemmProblem) -> bool:
-    return problem.is_plain and problem.allows(SMALL_WIDTHS[problem.dtype])
+def small_widths(dtype: str, result: str) -> tuple[int, int, int]:
+    """Access widths in elements for which small tiles are compiled."""
+    return access_widths(dtype, result, (True, True))[0]
+
+
+def _allows_small(problem: GemmProblem, *, partial: bool) -> bool:
+    """Whether small tiles can compute `problem`; of 16 bits they store no partial sums."""
+    plain = not problem.b.k_major and problem.parts == EXACT and (problem.dtype == "float32" or not partial)
+    return plain and problem.allows(small_widths(problem.dtype, problem.result))
 
 
 def _tile_bytes(tile: int) -> int:
@@ -91,8 +96,8 @@ def _gemm(problem: GemmProblem, gpu: Gpu) -> GemmConfig:
     splits, share = _splits(problem, gpu)
     partial, result = splits > 1, "float32" if splits > 1 else problem.result
     k_major = problem.a.k_major, problem.b.k_major
-    whole = problem.dtype == result  # small tiles of 16 bits store no partial sums
-    few = whole and _allows_small(problem) and _SMALL_BELOW.covers(splits * problem.tiles // gpu.multiprocessors + 1)
+    blocks = splits * problem.tiles // gpu.multiprocessors + 1
+    few = _allows_small(problem, partial=partial) and _SMALL_BELOW.covers(blocks)
     tile = SMALL_TILE if few else TILE
     possible = (each for each in access_widths(problem.dtype, result, k_major) if problem.allows(each, partial=partial))
     row_tiles, elements = -(-rows // tile), groups * rows * columns

@@ -182,23 +182,26 @@ def test_rows_at_addresses_without_vectors_in_common_have_a_thread_for_few_eleme
 @pytest.mark.parametrize(
     ("dtype", "layout", "found"),
     [
-        ("float32", Reduction(1, 300, 1, 1, 64), (1, True)),
-        ("float32", Reduction(1, 9000, 1, 1, 64), (4, False)),
-        ("float32", Reduction(1, 9000, 1, 1, 65), (4, True)),
-        ("float16", Reduction(1, 3000, 1, 1, 65), (8, True)),
+        ("float32", Reduction(1, 300, 1, 1, 64), (1, "EACH_ITS_OWN")),
+        ("float32", Reduction(1, 9000, 1, 1, 64), (4, "NEIGHBOURS")),
+        ("float32", Reduction(1, 9000, 1, 1, 65), (4, "EACH_ITS_OWN")),
+        ("float16", Reduction(1, 3000, 1, 1, 65), (8, "EACH_ITS_OWN")),
         ("float16", Reduction(1, 9000, 1, 1, 65), None),
         ("float32", Reduction(1, 60000, 1, 1, 65), None),
-        ("float32", Reduction(1, 90000, 1, 1, 65), (4, True)),
-        ("float16", Reduction(1, 500, 400, 30, 1), (8, True)),
+        ("float32", Reduction(1, 90000, 1, 1, 65), (4, "EACH_ITS_OWN")),
+        ("float16", Reduction(1, 500, 400, 30, 1), (8, "EACH_ITS_OWN")),
+        ("float16", Reduction(1, 500, 400, 32, 1), (8, "THE_SAME")),
+        ("float64", Reduction(3, 70, 40, 30, 1), (2, "THE_SAME")),
+        ("float32", Reduction(3, 7, 40, 32, 1), (1, "EACH_ITS_OWN")),
         ("float16", Reduction(1, 500, 40, 30, 3), None),
         ("float32", Reduction(1, 90, 1, 1, 100_001), None),
     ],
     ids=str,
 )
 def test_columns_without_vectors_are_taken_in_memory_order(
-    dtype: str, layout: Reduction, found: tuple[int, bool] | None
+    dtype: str, layout: Reduction, found: tuple[int, str] | None
 ) -> None:
-    """Few elements one by one; others in vectors, whose elements have a norm each, where columns would be slower."""
+    """Few elements one by one; others in vectors, whose elements have a norm each or one, where columns are slower."""
     item = dtype_info(dtype).numpy
     data = SimpleNamespace(ptr=4096)
     size = layout.a * layout.length * layout.b * layout.c
