@@ -26,12 +26,13 @@ def cheapest_levels(values: Any, price: float, edge: int) -> Any:
     count = values.size
     last = np.zeros(count + 1, np.int64)
     # least cost of the points before each place; the padding costs too much
-    least, sums = np.full(count + BLOCK, np.inf), np.zeros(count + BLOCK)
+    least, sums, shares = np.empty(count + BLOCK), np.zeros(count + BLOCK), np.empty(count + BLOCK)
+    for place in range(count + BLOCK):
+        least[place] = np.inf
+        shares[place] = 1.0 / (count - place) if place < count else 1.0
     least[0] = -price
     for place in range(count):
         sums[place + 1] = sums[place] + values[place]
-    shares = np.ones(count + BLOCK)
-    shares[:count] = 1.0 / np.arange(count, 0, -1)
     costs, dropped = np.empty(BLOCK), np.zeros(count + 1, np.int64)
     for end in range(edge, count + 1):
         starts, before, best, chosen = end - edge + 1, np.uint64(count - end), np.inf, np.uint64(0)
@@ -40,7 +41,8 @@ def cheapest_levels(values: Any, price: float, edge: int) -> Any:
             for index in range(np.uint64(BLOCK)):  # unsigned, or the loop would not be vectorized
                 part = sums[end] - sums[first + index]
                 costs[index] = least[first + index] - part * part * shares[before + first + index]
-            costs[min(starts - number, BLOCK) :] = np.inf
+            for index in range(min(starts - number, BLOCK), BLOCK):
+                costs[index] = np.inf
             smallest = _smallest(costs)
             if smallest < best:
                 best, chosen = smallest, first
@@ -62,21 +64,28 @@ def fit_trend(values: Any, bounds: Any, powers: Any) -> Any:
     """
     degree, count = powers.shape
     # within levels: what is left of the powers explains what is left of the values
-    left, rest = powers.copy(), values.copy()
-    for level in range(bounds.size - 1):
-        start, end = bounds[level], bounds[level + 1]
-        rest[start:end] -= rest[start:end].mean()
-        for row in range(degree):
-            left[row, start:end] -= left[row, start:end].mean()
+    left = np.empty((degree + 1, count))  # the values come last
+    for row in range(degree + 1):
+        for level in range(bounds.size - 1):
+            start, end = bounds[level], bounds[level + 1]
+            total = 0.0
+            for place in range(start, end):
+                left[row, place] = powers[row, place] if row < degree else values[place]
+                total += left[row, place]
+            for place in range(start, end):
+                left[row, place] -= total / (end - start)
     system = np.empty((degree, degree + 1))
     for row in range(degree):
-        for column in range(degree):
-            system[row, column] = (left[row] * left[column]).sum()
-        system[row, degree] = (left[row] * rest).sum()
+        for column in range(degree + 1):
+            total = 0.0
+            for place in range(count):
+                total += left[row, place] * left[column, place]
+            system[row, column] = total
     factors = _solve(system)
     trend = np.zeros(count)
     for row in range(degree):
-        trend += factors[row] * (powers[row] - powers[row, 0])
+        for place in range(count):
+            trend[place] += factors[row] * (powers[row, place] - powers[row, 0])
     return trend
 
 
@@ -117,8 +126,13 @@ def squares_of_levels(values: Any, bounds: Any) -> float:
     """Sum of squares that levels at `bounds` leave."""
     squares = 0.0
     for level in range(bounds.size - 1):
-        inside = values[bounds[level] : bounds[level + 1]]
-        squares += ((inside - inside.mean()) ** 2).sum()
+        start, end = bounds[level], bounds[level + 1]
+        total, within = 0.0, 0.0
+        for place in range(start, end):
+            total += values[place]
+        for place in range(start, end):
+            within += (values[place] - total / (end - start)) ** 2
+        squares += within
     return squares
 
 
