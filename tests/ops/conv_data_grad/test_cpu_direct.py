@@ -47,7 +47,7 @@ def test_threads_share_no_scratch(
     monkeypatch.setattr(cpu, "way_of", lambda *_, **__: way)
     monkeypatch.setattr(cpu_rows, "count", lambda *_: 2)
     monkeypatch.setattr(cpu_rows, "BAND_BYTES", band_bytes)
-    for made, dtype in product(GROUPED, ("float32", "float64", "bfloat16")):
+    for made, dtype in product(GROUPED, drawn_of("conv_data_grad", ("float32", "float64", "bfloat16"))):
         case = made.case(dtype, layout)
         assert complaint(case, inputs_of(case), "optimized") == ""
 
@@ -66,7 +66,7 @@ SCALED = (
 @pytest.mark.parametrize("made", SCALED)
 def test_channels_times_numbers(made: Convolution, layout: str) -> None:
     """Pixels are put together where channels are last, as many as divide them; more channels, or strides, are none."""
-    for dtype in FLOATS:
+    for dtype in drawn_of("conv_data_grad", FLOATS):
         case = made.case(dtype, layout)
         inputs = inputs_of(case)
         assert complaint(case, inputs, "optimized") == ""
