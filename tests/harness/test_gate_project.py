@@ -61,6 +61,8 @@ def multiply(x, factor):
 }
 QUICK = ("--device", "cpu", "--pairs", "4", "--most-pairs", "6", "--block-s", "0.02", "--timeout", "20")
 WRONG = ("kernels/__init__.py", "type(factor)", "type(factor + 0.01)")
+ONE_PAIR = ("--pairs", "1", "--most-pairs", "1")
+"""For what a comparison does not decide."""
 SLOW = ("bench/doubled.py", "SECONDS = 300e-6", "SECONDS = 10e-3")
 
 
@@ -190,7 +192,7 @@ def test_each_tree_has_its_own_extensions_of_torch(tmp_path: Path) -> None:
     project.change("kernels/__init__.py", "    return", "    assert BUILT.read_text() == CODE\n    return")
     project.git("commit", "-qam", "one")
     project.change("kernels/__init__.py", "'one'", "'two'")
-    code, said = project.gate()
+    code, said = project.gate(*ONE_PAIR)
     assert code in {ExitCode.PASSED, ExitCode.UNDECIDED}, said
     assert "AssertionError" not in said
 
@@ -306,7 +308,7 @@ def test_removed_and_renamed_ops_are_told(project: ForeignProject) -> None:
     """
     cases = project.path / "cases" / "doubled.yaml"
     cases.write_text(cases.read_text().replace("x: [64]", "x: [65]"))
-    _, said = project.gate("--json", "--changed")
+    _, said = project.gate("--json", "--changed", *ONE_PAIR)
     kinds = {(one["op"], one["kind"]) for one in json.loads(said)["cases"]}
     assert kinds == {("doubled", "new"), ("doubled", "removed")}
     project.restore()
@@ -316,7 +318,7 @@ def test_removed_and_renamed_ops_are_told(project: ForeignProject) -> None:
     project.change("bench/cases/doubled.yaml", "doubled", "twice")
     project.change("opgauge.toml", "bench/doubled.py", "bench/twice.py")
     project.change("opgauge.toml", '"cases"', '"bench/cases"')
-    code, said = project.gate("--json", "--changed")
+    code, said = project.gate("--json", "--changed", *ONE_PAIR)
     kinds = {(one["op"], one["kind"]) for one in json.loads(said)["cases"]}
     assert kinds == {("twice", "new"), ("doubled", "removed")}, said
     assert code == ExitCode.NOTHING
