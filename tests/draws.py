@@ -22,7 +22,7 @@ T = TypeVar("T")
 ALL = "all"
 """Seed of a run that takes every dtype."""
 ALWAYS = "float32"
-"""Dtype that every run takes; with it one more of the floats for every second op, of the others as many as follows."""
+"""Dtype that every run takes; with it one more of the floats for every third op, of the others as many as follows."""
 OTHERS = 2
 
 
@@ -41,7 +41,7 @@ def drawn(share: str, dtypes: Iterable[str]) -> tuple[str, ...]:
         return given
     random = Random(f"{seed()} {share}")  # noqa: S311  no secret
     others = [name for name in DTYPES if name not in FLOATS]
-    floats = [random.choice([name for name in FLOATS if name != ALWAYS])] * random.randrange(2)
+    floats = [random.choice([name for name in FLOATS if name != ALWAYS])] * (random.randrange(3) == 0)
     taken = {ALWAYS, *floats, *random.sample(others, OTHERS)}
     return tuple(name for name in given if name in taken) or (random.choice(given),)
 
