@@ -134,6 +134,13 @@ def test_listing_loads_no_gpu_library() -> None:
     assert done.stdout.strip() == "[]"
 
 
+def test_a_gate_of_two_trees_loads_no_database() -> None:
+    """SQLAlchemy takes half of the time until a gate without stored runs starts its processes."""
+    code = "from opgauge.harness.gate import run, forecast; import sys; print('sqlalchemy' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT)
+    assert done.stdout.strip() == "False"
+
+
 @pytest.mark.parametrize("op", ops.all_ops(), ids=lambda op: op.name)
 def test_every_kernel_is_listed_without_a_gpu(op: ops.Op) -> None:
     """An op has an optimized kernel for each backend with a module in its folder: `cpu.py`, `cuda.py` or both.

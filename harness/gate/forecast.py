@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from time import monotonic
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from opgauge.harness.counting import counted
 from opgauge.harness.gate.interleaved import pairs_at_once
@@ -14,9 +14,11 @@ from opgauge.harness.gate.pool import WorkerPool
 from opgauge.harness.gate.record import Job, JobRecord
 from opgauge.harness.gate.run import Conditions
 from opgauge.harness.gate.selection import Selection, plan
-from opgauge.harness.gate.stored import Stored
 from opgauge.harness.judge.verdict import Comparison, Subject
 from opgauge.harness.run.duration import duration_text
+
+if TYPE_CHECKING:
+    from opgauge.harness.gate.stored import Stored
 
 FIRST_CALL_S = 0.6
 """Seconds, about, that drawing the inputs of a case, compiling a kernel and checking its outputs take."""

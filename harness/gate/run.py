@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, date, datetime
 from pathlib import Path
 from time import monotonic
+from typing import TYPE_CHECKING
 
 from opgauge.harness.gate.clock import LISTING, OPENING, PEAKS, READING, Clock
 from opgauge.harness.gate.counts import Counted, Counts, count_instructions, count_notes
@@ -18,7 +19,6 @@ from opgauge.harness.gate.policy import NOTHING_ASKED, Policy
 from opgauge.harness.gate.pool import WorkerPool
 from opgauge.harness.gate.record import BASE, HEAD, SIDES, JobRecord
 from opgauge.harness.gate.selection import Selection, plan
-from opgauge.harness.gate.stored import Stored
 from opgauge.harness.gate.waiver import Waiver
 from opgauge.harness.judge.compare import compare_run
 from opgauge.harness.judge.verdict import Comparison, Evidence, Rule, Side, Subject, Verdict
@@ -27,6 +27,9 @@ from opgauge.harness.result.ceilings import Ceilings
 from opgauge.harness.result.result import Profile
 from opgauge.harness.result.summary import OPTIMIZED
 from opgauge.harness.run.tree import Tree
+
+if TYPE_CHECKING:
+    from opgauge.harness.gate.stored import Stored
 
 PROFILED = 12
 """Flagged cases whose kernels are listed."""

@@ -10,7 +10,7 @@ import os
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from opgauge.harness.case.filters import matches_any, matches_any_case, require_cases, require_matches
 from opgauge.harness.errors import NothingError
@@ -18,7 +18,6 @@ from opgauge.harness.gate.plan import GatePlan, Plain, TreeTrials, lay_out
 from opgauge.harness.gate.policy import Policy
 from opgauge.harness.gate.pool import WorkerPool
 from opgauge.harness.gate.record import BASE, HEAD
-from opgauge.harness.gate.stored import Stored
 from opgauge.harness.gate.unchanged import touched_folders, touched_note, unchanged_subjects
 from opgauge.harness.judge.verdict import Subject
 from opgauge.harness.project.active import measured
@@ -27,6 +26,9 @@ from opgauge.harness.result.summary import BASELINE, OPTIMIZED, PEERS
 from opgauge.harness.run.tree import CASES
 from opgauge.harness.worker import protocol
 from opgauge.ops import Device
+
+if TYPE_CHECKING:
+    from opgauge.harness.gate.stored import Stored
 
 GATE_TAG = "gate"
 """Tag of the cases that are gated by default."""
