@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import shutil
 import signal
@@ -21,6 +22,7 @@ from opgauge.harness.result.record_json import to_json
 from opgauge.harness.result.result import Result, Status, Trial
 from opgauge.harness.run.execute import LocalExecutor
 from opgauge.harness.worker import protocol
+from opgauge.harness.worker.serve import uncollected
 from opgauge.ops import find_op
 from tests.faulty.trial import between_right_ones, trial
 
@@ -235,6 +237,19 @@ def wait_for(path: Path) -> None:
             msg = f"{path.name} never came"
             raise TimeoutError(msg)
         time.sleep(0.05)
+
+
+def test_imports_are_exempt_from_garbage_collection() -> None:
+    """Nothing is collected during an import, what it made is exempt later, and collections go on if it fails."""
+    with uncollected():
+        assert not gc.isenabled()
+        made: list[list[object]] = [[]]
+        made[0].append(made)
+    assert gc.isenabled()
+    assert not any(found is made for found in gc.get_objects())
+    with pytest.raises(ImportError), uncollected():
+        raise ImportError
+    assert gc.isenabled()
 
 
 def test_replies_are_json_lines() -> None:
