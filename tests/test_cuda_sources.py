@@ -22,8 +22,8 @@ EACH_TYPE = "sm_80"
 """Where all types are compiled in every run; for others, what is like there is by `-m thorough`."""
 DRAFTS = {"sm_75": 2, "sm_120": 2}
 """Kernels that a run drafts of each template on the oldest and the newest architecture; on the others one."""
-OPTIMIZED_OF_EACH = 3
-"""Kernels of each template and type in which a run looks for spills."""
+OPTIMIZED_OF_EACH = 1
+"""Kernels of each template and type in which a run looks for spills: over several runs all of them."""
 TWINS = ("double", "<long", "<unsigned", "<int", "<short", "<signed", "<bool")
 """Types that architectures compute with alike."""
 SHORT = ("__half", "__nv_bfloat16")
