@@ -10,8 +10,8 @@ from collections.abc import Iterator
 from filecmp import cmp
 from functools import cache
 from importlib.machinery import EXTENSION_SUFFIXES
-from importlib.metadata import Distribution, distributions
 from pathlib import Path
+from typing import TYPE_CHECKING
 from urllib.parse import unquote, urlsplit
 
 from opgauge.harness.counting import counted
@@ -19,6 +19,9 @@ from opgauge.harness.errors import TreeError
 from opgauge.harness.project.configuration import Project
 from opgauge.harness.project.git import git
 from opgauge.harness.project.revision import repository_top
+
+if TYPE_CHECKING:
+    from importlib.metadata import Distribution
 
 REMEDY = "uninstall it and name the package's folder in `path`, or let `build` install into a folder that `path` names"
 """End of the message about a module from elsewhere."""
@@ -97,6 +100,8 @@ def _installed_files(tree: Path) -> dict[Path, str]:
 
     Each with its path inside the distribution.
     """
+    from importlib.metadata import distributions
+
     top = repository_top(tree)
     names = _declared_names(top)
     own = [one for one in distributions() if _normal(_name(one)) in names or _is_from(one, top)]

@@ -17,7 +17,6 @@ import ctypes
 import sys
 from collections.abc import Callable
 from functools import cache
-from importlib.metadata import PackageNotFoundError, distribution
 from types import FunctionType
 from typing import Any
 
@@ -38,6 +37,8 @@ def load_runtime() -> bool:
     """Load oneTBB for Numba, which looks it up by its soname; False if it is not installed."""
     if sys.platform == "darwin":
         return False
+    from importlib.metadata import PackageNotFoundError, distribution
+
     name = "tbb12.dll" if sys.platform == "win32" else "libtbb.so.12"
     try:
         files = distribution("tbb").files or []

@@ -83,8 +83,8 @@ def test_a_run_of_an_older_installed_copy_says_so(
     program = (
         f"{PROGRAM}; from types import ModuleType; {module if suffix != '.py' else ''}\n"
         "from opgauge.harness.run.environment import revision, tree_notes\n"
-        "import sys; from opgauge.harness.project import installed; from unittest.mock import patch\n"
-        "with patch.object(installed, 'distributions', wraps=installed.distributions) as read:\n"
+        "import sys; from importlib import metadata; from unittest.mock import patch\n"
+        "with patch.object(metadata, 'distributions', wraps=metadata.distributions) as read:\n"
         "    note = (revision(active.measured().tree).is_dirty, *tree_notes())\n"
         "print(read.call_count, *note, file=sys.stderr)  # after what the hook prints"
     )
