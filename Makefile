@@ -47,7 +47,7 @@ postgresql: $(VENV)/.test
 	$(BIN)/python -m tests.postgresql
 
 explore: $(VENV)/.test
-	NUMBA_OPT=2 NUMBA_CACHE_DIR=.pytest_cache/numba $(BIN)/opgauge explore --wrong --device cpu --time 30 \
+	NUMBA_OPT=2 NUMBA_CACHE_DIR=.pytest_cache/numba $(BIN)/opgauge explore --wrong --device cpu --time 60 \
 	  --megabytes 4 --db sqlite:///.pytest_cache/explore.db -o .pytest_cache/found.yaml
 
 lint: $(VENV)/.test $(SOURCE)
