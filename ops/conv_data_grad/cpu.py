@@ -2,8 +2,8 @@
 
 In bfloat16, products by AMX or dot products of pairs where the processor has them. Without groups: a tiled product
 in Numba, added to the addend, or with strides one for each residue class of pixels; large groups one by one likewise,
-from copies. Otherwise some images at a time: a product by BLAS, then one fused pass over the result while it is in
-cache.
+from copies; small images pixel by pixel, all images at once. Otherwise some images at a time: a product by BLAS, then
+one fused pass over the result while it is in cache.
 """
 
 from __future__ import annotations
@@ -24,6 +24,8 @@ from opgauge.ops.conv_data_grad.cpu_columns import FEW_PIXELS, Tensors, by_colum
 from opgauge.ops.conv_data_grad.cpu_costs import Way, others_ns, way_of
 from opgauge.ops.conv_data_grad.cpu_direct import SHORT_SCALED, directly, scaled, turned
 from opgauge.ops.conv_data_grad.cpu_groups import in_groups
+from opgauge.ops.conv_data_grad.cpu_images import by_images
+from opgauge.ops.conv_data_grad.cpu_pack import packed_columns
 from opgauge.ops.conv_data_grad.cpu_pairs import amx_ns, by_pairs, dots_ns
 from opgauge.ops.conv_data_grad.cpu_planes import by_planes, planes_ns
 from opgauge.ops.conv_data_grad.cpu_product_costs import span_of, tiles_ns, woven_ns
@@ -141,6 +143,7 @@ def _without_pairs(found: ConvGeometry, tensors: Tensors) -> Bound:
         Way.PLANES: by_planes,
         Way.TILES: _by_rows,
         Way.PIXELS: _by_pixels,
+        Way.IMAGES: by_images,
     }
     return ways[way](found, tensors)
 
@@ -229,11 +232,8 @@ def _by_rows(found: ConvGeometry, tensors: Tensors) -> Bound:
     image = scratch((found.batch * pixels + ROWS + margins[2]) * found.out_channels, wide)
     columns = tile_columns(image)
     panels = -(-found.channels // columns)
-    packed = scratch(panels * len(order) * found.out_channels * columns, wide)
     steps: list[Bound] = []
-    filters = widened(weight, wide, steps)
-    flat = filters.reshape(found.out_channels, -1, found.channels).transpose(0, 2, 1) if last else filters
-    given = flat.reshape(found.out_channels, found.channels, -1)
+    packed = packed_columns(found, weight, wide, order, threads, steps)
     arrays = (_added(found, dx, addend), _flat(found, dx))
     line = padded[2] if size[2] % GROUP else size[2]
     sizes = (*size, line, padded[2], padded[1] * padded[2], pixels)
@@ -254,7 +254,6 @@ def _by_rows(found: ConvGeometry, tensors: Tensors) -> Bound:
         for step in steps:
             step()
         jit.lay_out.on(threads)(spread, image, padded, margins, last)
-        jit.pack_columns.on(threads)(given, order, packed)
         jit.multiply_rows.on(threads)(
             image,
             shifts,

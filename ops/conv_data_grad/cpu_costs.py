@@ -13,6 +13,7 @@ from opgauge.ops.conv_data_grad.cpu_classes import classes_of
 from opgauge.ops.conv_data_grad.cpu_columns import has_links, is_strided_pixels, share_products
 from opgauge.ops.conv_data_grad.cpu_direct import last_ns
 from opgauge.ops.conv_data_grad.cpu_groups import one_group
+from opgauge.ops.conv_data_grad.cpu_images import images_ns
 from opgauge.ops.conv_data_grad.cpu_planes import planes_ns
 from opgauge.ops.conv_data_grad.cpu_product_costs import classes_ns, library_ns, pixels_ns, tiles_ns
 from opgauge.ops.conv_data_grad.op import ConvGeometry, three
@@ -109,6 +110,7 @@ class Way(Enum):
     PLANES = "tiles of channels by pixels of a plane"
     TILES = "tiles of pixels by channels"
     PIXELS = "tiles of channels by pixels, 1x1"
+    IMAGES = "tiles of images by channels, pixel by pixel"
     CLASSES = "tiles or planes of each residue class"
 
 
@@ -139,6 +141,7 @@ def _times(found: ConvGeometry, wide: np.dtype[Any]) -> dict[Way, float]:
         tiles[Way.PLANES] *= ONE_IMAGE  # threads cannot share it
     if {*found.strides} == {1}:
         tiles[Way.TILES] = tiles_ns(found, wide)
+    tiles[Way.IMAGES] = images_ns(found, wide)
     if found.is_pointwise and not found.channels_last:
         tiles[Way.PIXELS] = pixels_ns(found, wide)
     library = {Way.LIBRARY: BESIDE_OTHERS * library_ns(found, wide)}

@@ -18,20 +18,6 @@ LAID_ROWS = 8
 """Rows per repacking task, contiguous in each channel."""
 
 
-@parallel(error_model="numpy")
-def pack_columns(weight: Any, order: Any, packed: Any) -> None:
-    """Pack weight (Co, C, taps) or a view of it, taps in `order`, to flat (panels, taps, Co, a tile's columns of C)."""
-    out_channels, channels, taps = weight.shape
-    columns = tile_columns(packed)
-    panels = -(-channels // columns)
-    for task in prange(panels * taps):
-        panel, tap = task // taps, order[task % taps]
-        for row in range(out_channels):
-            place = (task * out_channels + row) * columns
-            for column in range(min(columns, channels - panel * columns)):
-                packed[uintp(place + column)] = widen(weight[row, uintp(panel * columns + column), tap])
-
-
 @njit(**INNER)
 def _lay_rows(
     dy: Any, start: int, pitch: int, channels: int, rows: int, width: int, image: Any, place: int, step: int
@@ -240,7 +226,7 @@ def multiply_rows(
     """Compute dx (N, P, C) if `last`, else (N, C, P), from image (N, planes, rows, columns, Co), flat and padded.
 
     A pixel at q of the image multiplies `depth` numbers from q + shift, for each of `shifts`, with packed, see
-    `pack_columns`. reach: for each shift the planes and rows of dx, first and end, that read more than margins.
+    `jit_pack`. reach: for each shift the planes and rows of dx, first and end, that read more than margins.
     sizes: planes, rows and columns of dx; columns as counted: those of dx if they are whole groups of a tile's
     rows, else as padded; padded columns, and padded pixels of a plane and of an image.
     A block of pixels by `at_once` panels is a task. direct: addend and dx, flat, if tiles can be written

@@ -35,6 +35,8 @@ DEPTH = 256
 GROUPS = 3
 GROUP = ROWS // GROUPS
 """Consecutive rows of a tile; each group of rows can have its own start."""
+SHORT_ROWS = 2 * GROUP
+"""Rows of a tile of two groups: most batches are powers of two, which are whole tiles of so many images."""
 
 
 @njit(error_model="numpy")
@@ -61,7 +63,7 @@ def multiply_tile(
     """Add to out[i, j] the sum over k < depth of a[i, k] b[k, j], for a tile's rows i and columns j.
 
     Arrays are flat: a[i, k] is a[a_start + i a_row + k a_step], b[k, j] is b[b_start + k b_step + j].
-    a_start may be GROUPS starts: i then counts from each of them, up to GROUP. The sum is complete before
+    a_start may be up to GROUPS starts: i then counts from each of them, up to GROUP. The sum is complete before
     it is added.
     """
     del typingctx, a_row, a_step, b_start, b_step, depth, out_start, out_row
@@ -183,13 +185,13 @@ def _sum_listed(context: Any, builder: Any, signature: Any, arguments: Any) -> l
 
 def _starts(given: Any) -> Any:
     """The type of a tile's start, or of its groups' starts."""
-    return types.UniTuple(types.intp, GROUPS) if isinstance(given, types.BaseTuple) else types.intp
+    return types.UniTuple(types.intp, len(given)) if isinstance(given, types.BaseTuple) else types.intp
 
 
 def _starts_of(builder: Any, kind: Any, a_start: Any, a_row: Any) -> list[Any]:
     """First row of each group."""
     if isinstance(kind, types.BaseTuple):
-        return [builder.extract_value(a_start, group) for group in range(GROUPS)]
+        return [builder.extract_value(a_start, group) for group in range(len(kind))]
     return [after(builder, a_start, group * GROUP, a_row) for group in range(GROUPS)]
 
 
@@ -200,7 +202,7 @@ def _sum_tile(context: Any, builder: Any, signature: Any, arguments: Any) -> lis
     vector = vector_type(context.get_value_type(dtype), dtype, VECTOR_BYTES)
     starts = _starts_of(builder, signature.args[1], a_start, a_row)
     if not IN_ASSEMBLY:
-        rows = [after(builder, starts[row // GROUP], row % GROUP, a_row) for row in range(ROWS)]
+        rows = [after(builder, starts[row // GROUP], row % GROUP, a_row) for row in range(len(starts) * GROUP)]
         given = (signature.args[4], b, lambda step: builder.add(b_start, builder.mul(step, b_step)))
         return _sum_by_llvm(context, builder, (signature.args[0], a, rows, a_step), given, depth, VECTORS)
     nbytes, byte = ir.Constant(depth.type, dtype.bitwidth // 8), ir.IntType(8)
@@ -212,7 +214,7 @@ def _sum_tile(context: Any, builder: Any, signature: Any, arguments: Any) -> lis
         builder.mul(b_step, nbytes),
         depth,
     )
-    return sums_of(builder, product, ROWS, VECTORS, vector, wide=WIDE)
+    return sums_of(builder, product, len(starts) * GROUP, VECTORS, vector, wide=WIDE)
 
 
 def _sum_by_llvm(context: Any, builder: Any, a: Any, b: Any, depth: Any, vectors: int) -> list[list[Any]]:

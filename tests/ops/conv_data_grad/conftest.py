@@ -13,7 +13,7 @@ from opgauge.ops._cpu.tile import jit
 @pytest.fixture
 def wide_vectors(monkeypatch: pytest.MonkeyPatch) -> None:
     """Tiles as estimated for processors with AVX-512: on others another way may be the faster one. Compile nothing."""
-    for name, value in {"ROWS": 12, "LISTED_ROWS": 8}.items():
+    for name, value in {"ROWS": 12, "SHORT_ROWS": 8, "LISTED_ROWS": 8}.items():
         monkeypatch.setattr(jit, name, value)
     for name, vectors in {"tile_columns": 2, "listed_columns": 3}.items():
         monkeypatch.setattr(jit, name, partial(_columns, vectors))
