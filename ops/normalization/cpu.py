@@ -79,12 +79,12 @@ def normalization(
     addend, addend_rest = _in_lines(np.empty((0, 0), x.dtype) if add_to_output is None else add_to_output, line)
     pass_over = (jit.apply_to_columns if columns else jit.apply_to_rows).on(threads)
     parts = ((given, addend, y), (given_rest, addend_rest, y_rest))
-    apply = partial(_apply, pass_over, parts[: 1 + bool(y_rest.size)], channel_of, beta)
+    apply = partial(_apply, pass_over, parts[: 1 + bool(y_rest.size)], (channel_of, post), beta)
     if not training:
         return lambda: apply(moving_mean, gamma / np.sqrt(moving_variance + small))
     mean, inverse, variance = out["mean"], out["inv_variance"], np.empty(channels, wide)
     moments = (mean, variance) if channel_of is None else np.empty((2, channel_of.size), wide)
-    leads = np.empty(0, np.intp) if channel_of is None else channel_of * post
+    leads = np.empty(0, np.intp) if channel_of is None else channel_of[::post] * post
     chunks = _CHUNKS.cap(max(min(threads, len(given)), len(given) // jit.DEPTH)) if columns else 1
     sums = np.empty((chunks, moments[0].size))
     by_channel = partial(jit.train_rows.on(threads), given, gamma, beta, small, addend, y, mean, variance, inverse)
@@ -98,7 +98,7 @@ def normalization(
         else:
             jit.moments_of_rows.on(threads)(given, mean, variance)
         np.divide(1, np.sqrt(variance + small), out=inverse)
-        apply(mean, inverse * gamma)
+        apply(moments[0], inverse * gamma)
 
     few = threads > 1 and channels // threads < _CHANNELS_PER_THREAD
     run = by_channel if is_long and not few and not columns else by_pass
@@ -120,15 +120,22 @@ def _in_lines(array: Any, line: int) -> tuple[Any, Any]:
 def _apply(
     pass_over: Callable[..., None],
     parts: tuple[tuple[Any, ...], ...],
-    channel_of: Any,
+    columns: tuple[Any, int],
     shift: Any,
     mean: Any,
     scale: Any,
 ) -> None:
-    """One pass: (x - mean) scale + shift, plus the addend, into y; per channel, or per column of `channel_of`."""
-    each = tuple(values if channel_of is None else values[channel_of] for values in (mean, scale, shift))
+    """One pass: (x - mean) scale + shift, plus the addend, into y; columns: as for `_of_columns`."""
+    each = tuple(_of_columns(values, *columns) for values in (mean, scale, shift))
     for x, addend, y in parts:
         pass_over(x, *each, addend, y)
+
+
+def _of_columns(values: Any, channel_of: Any, post: int) -> Any:
+    """The values of each column's channel, of `post` neighbours or of rows in a line; values of columns as they are."""
+    if channel_of is None or values.size == channel_of.size:
+        return values
+    return values.repeat(post) if values.size * post == channel_of.size else values[channel_of]
 
 
 def _run_and_move(

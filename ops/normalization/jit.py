@@ -149,6 +149,20 @@ def apply_to_rows(x: Any, mean: Any, scale: Any, shift: Any, addend: Any, y: Any
 
 
 @njit(**INNER)
+def _add_runs(partial: Any, divisor: Any, total: Any, leads: Any) -> None:
+    """Sums of each channel's runs of columns, over `divisor`, to all of its columns."""
+    post = total.size // leads.size
+    for run in range(leads.size):
+        part = np.float64(0)
+        for column in range(uintp(run * post), uintp(run * post + post)):
+            part += partial[0, column]
+        partial[0, leads[run]] = part + (partial[0, leads[run]] if leads[run] < run * post else 0)
+    for run in range(leads.size):
+        value = partial[0, leads[run]] / divisor
+        total[run * post : run * post + post] = value
+
+
+@njit(**INNER)
 def _add_rows(partial: Any, divisor: Any, total: Any, leads: Any) -> None:
     """Sums of each channel, over `divisor`, to all of its columns; leads as in `moments_of_columns`.
 
@@ -161,11 +175,7 @@ def _add_rows(partial: Any, divisor: Any, total: Any, leads: Any) -> None:
         for column in range(uintp(total.size)):
             total[column] = partial[0, column] / divisor
         return
-    for column in range(total.size):
-        if leads[column] != column:
-            partial[0, leads[column]] += partial[0, column]
-    for column in range(total.size):
-        total[column] = partial[0, leads[column]] / divisor
+    _add_runs(partial, divisor, total, leads)
 
 
 @njit(**INNER)
@@ -218,8 +228,8 @@ def _add_squares(x: Any, first: int, end: int, mean: Any, chunk: int, partial: A
 def moments_of_columns(x: Any, rest: Any, mean: Any, variance: Any, partial: Any, leads: Any, size: int) -> None:
     """Mean and biased variance of each column of (rows, columns), two passes; partial (chunks, columns), float64.
 
-    Columns of one channel, `size` elements in all, have the same moments; leads: the first of them, empty if each
-    column is a channel. rest: a last row with fewer columns, (1, n), or empty.
+    Columns of one channel, `size` elements in all, have the same moments. leads: the first of them, for each run
+    of so many neighbours; empty if each column is a channel. rest: a last row with fewer columns, (1, n), or empty.
     """
     rows, chunks = x.shape[0], partial.shape[0]
     count = np.float64(size)
