@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from datetime import datetime
 from math import exp, log
 from statistics import fmean, median
@@ -22,7 +22,8 @@ class CaseLevels:
     """Levels by implementation.
 
     bytes, flops: the op's least work. written: share of the bytes that is written. ceilings: what the device reached
-    in this run.
+    in this run. earlier: where the run lacks an implementation or the optimized one, the levels of the newest run that
+    has both, by implementation.
     """
 
     run: RunInfo
@@ -33,6 +34,7 @@ class CaseLevels:
     flops: int
     written: float
     ceilings: Ceilings | None
+    earlier: Mapping[str, Mapping[str, Level]] = field(default_factory=dict)
 
     def time_ns(self, implementation: str) -> float | None:
         """Median over blocks; None where there is none, or it is not ok."""
@@ -60,12 +62,26 @@ class CaseLevels:
         )
 
     def _ratio(self, above: str, below: Sequence[str]) -> float | None:
+        levels = self._levels_with({above, *below} - {OPTIMIZED})
         blocks: dict[int, dict[str, float]] = {}
         for name in (above, *below):
-            for block, time in _by_block(self.levels.get(name)):
+            for block, time in _by_block(levels.get(name)):
                 blocks.setdefault(block, {})[name] = time
-        found = block_ratios(blocks.values(), above, below)
-        return median(found) if found else None
+        ratios = block_ratios(blocks.values(), above, below)
+        return median(ratios) if ratios else None
+
+    def _levels_with(self, others: Collection[str]) -> Mapping[str, Level]:
+        """Levels of this run; if it did not measure both sides, of the newest run that did."""
+        best = self.levels.get(OPTIMIZED)
+        if best is not None and (best.status in GRAVE or any(name in self.levels for name in others)):
+            return self.levels
+        found = [self.earlier[name] for name in others if name in self.earlier]
+        return max(found, key=lambda one: one[OPTIMIZED].run.started, default=self.levels)
+
+    def older_run(self, *others: str) -> RunInfo | None:
+        """The run from which the ratio to other implementations is, if it is not this one."""
+        run = next((level.run for level in self._levels_with(others).values()), self.run)
+        return None if run.key == self.run.key else run
 
     @property
     def floor_ns(self) -> float | None:
@@ -132,11 +148,22 @@ def _latest(reader: Reader, recent: Recent) -> list[CaseLevels]:
     for (case_id, slug), by_name in found.items():
         run = max((level.run for level in by_name.values()), key=lambda one: order[one.key])
         levels_there = {name: level for name, level in by_name.items() if level.run.key == run.key}
+        missing = by_name if OPTIMIZED not in levels_there else by_name.keys() - levels_there.keys()
+        earlier = {name: _beside(recent, case_id, name, slug) for name in missing if name != OPTIMIZED}
         device, first = recent.devices[slug], recent.work[case_id, slug]
         work = (first.bytes, first.flops, written.get(first.case_key, HALF))
         reached = reader.ceilings(run).get(device.name)
-        rows.append(CaseLevels(run, recent.cases[case_id], device, levels_there, *work, reached))
+        known = {name: levels for name, levels in earlier.items() if levels}
+        rows.append(CaseLevels(run, recent.cases[case_id], device, levels_there, *work, reached, known))
     return rows
+
+
+def _beside(recent: Recent, case_id: str, implementation: str, slug: str) -> dict[str, Level]:
+    """Levels of an implementation and the optimized one in the newest run that has both; empty if none has."""
+    own = recent.series[case_id, implementation, slug]
+    optimized = {level.run.key: level for level in recent.series.get((case_id, OPTIMIZED, slug), ())}
+    both = next((level for level in reversed(own) if level.run.key in optimized), None)
+    return {implementation: both, OPTIMIZED: optimized[both.run.key]} if both else {}
 
 
 def implementations(rows: Iterable[CaseLevels]) -> list[str]:
@@ -151,17 +178,19 @@ def devices_of(rows: Iterable[CaseLevels]) -> list[DeviceInfo]:
     return sorted({row.device.slug: row.device for row in rows}.values(), key=lambda one: one.slug)
 
 
-def first_device(rows: Iterable[CaseLevels]) -> str:
+def first_device(rows: Iterable[CaseLevels], replaced: Collection[str] = ()) -> str:
     """The slug of the GPU with the most rows, or else of a CPU: times of both in one figure say little.
 
-    Of several with equally many the one with the newest run; empty for no rows.
+    Devices that were replaced come after the others. Of several with equally many rows the one with the newest run;
+    empty for no rows.
     """
     found: dict[DeviceInfo, list[CaseLevels]] = {}
     for row in rows:
         found.setdefault(row.device, []).append(row)
 
-    def rank(one: DeviceInfo) -> tuple[bool, int, datetime, str]:
-        return one.name != "cpu", len(found[one]), max(row.run.started for row in found[one]), one.slug
+    def rank(one: DeviceInfo) -> tuple[bool, bool, int, datetime, str]:
+        newest = max(row.run.started for row in found[one])
+        return one.name != "cpu", one.slug not in replaced, len(found[one]), newest, one.slug
 
     return max(found, key=rank).slug if found else ""
 

@@ -14,7 +14,7 @@ from opgauge.harness.judge.estimate import Floats
 from opgauge.harness.store.run_queries import RunInfo
 from opgauge.web.level import Level, SeriesKey
 from opgauge.web.reader import Reader
-from opgauge.web.regression import change_points, timed
+from opgauge.web.regression import changes_of, timed
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -22,7 +22,8 @@ class SteadySeries:
     """Series by the places of their runs: logs of times, and the part between change points that each time is in.
 
     places: by number of the run. rows: of the arrays, by series. logs, parts: (series, places), with a last row for a
-    series without runs; the part is -1 and the log 0 where a run has no time.
+    series without runs; the part is -1 and the log 0 where a run has no time. Logs are without the slow trend of their
+    series: a drift is a change, not variation between two runs.
     """
 
     places: Mapping[int, int]
@@ -38,10 +39,12 @@ class SteadySeries:
         parts = np.full(logs.shape, -1, np.int16)
         for row, levels in enumerate(series.values()):
             known = timed(levels)
-            steps = {id(point[1]) for point in change_points(levels)}
+            times = [time for _, time in known]
+            changes = changes_of(times)
+            steps = {point.index for point in changes.points}
             columns = [places[level.run.key] for level, _ in known]
-            logs[row, columns] = np.log([time for _, time in known])
-            parts[row, columns] = np.cumsum([id(level) in steps for level, _ in known])
+            logs[row, columns] = np.log(times) - (changes.path or 0.0)
+            parts[row, columns] = np.cumsum([place in steps for place in range(len(known))])
         return cls(places, {key: row for row, key in enumerate(series)}, logs, parts)
 
     def longest_parts(self, keys: Sequence[SeriesKey], outside: Sequence[int]) -> tuple[Floats, NDArray[np.bool_]]:

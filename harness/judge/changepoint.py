@@ -78,12 +78,13 @@ class SeriesChanges:
     """Changes of a series.
 
     points: changes of level, in order. trend: ratio of the last to the first value along a slow trend; 1 without a
-    trend. correlation: lag-1 autocorrelation, 0 to 1.
+    trend. correlation: lag-1 autocorrelation, 0 to 1. path: log of the trend at each value; empty without a trend.
     """
 
     points: tuple[ChangePoint, ...] = ()
     trend: float = 1.0
     correlation: float = 0.0
+    path: tuple[float, ...] = ()
 
     @property
     def has_trend(self) -> bool:
@@ -122,7 +123,8 @@ def analyse_series(values: Sequence[float], *, least_ratio: float = 1.0) -> Seri
     fit = _fit(np.log(series))
     bounds = _prune(fit.flat, fit.bounds, least_ratio)
     points = _describe(series, fit, bounds)
-    return SeriesChanges(points, math.exp(float(fit.trend[-1] - fit.trend[0])), fit.correlation)
+    path = tuple(fit.trend.tolist()) if fit.trend.any() else ()
+    return SeriesChanges(points, math.exp(float(fit.trend[-1] - fit.trend[0])), fit.correlation, path)
 
 
 def _noise(logs: Floats) -> float:

@@ -10,6 +10,7 @@ from fastapi import APIRouter, Request, Response
 from opgauge.web import coverage
 from opgauge.web.comparison import resolve
 from opgauge.web.deps import CacheOf, ReaderOf
+from opgauge.web.last_runs import replaced_devices
 from opgauge.web.pages.query import Number, Text, Word
 from opgauge.web.rows import devices_of, first_device, latest_rows, rows_of, runs_of
 from opgauge.web.unknown import LATEST, refuse_unknown, refuse_unknown_device
@@ -37,7 +38,7 @@ def coverage_page(
         where = f"in run {run}" if run else LATEST
         refuse_unknown_device(device, devices_of(rows), where)
         refuse_unknown("op", op, (row.case.op for row in rows), where)
-        on = device or first_device(rows)
+        on = device or first_device(rows, replaced_devices(reader))
         there = coverage.compared(row for row in rows if row.device.slug == on)
         shown = [one for one in there if op in {"", one.row.case.op}]
         paging = Paging(number, len(shown))

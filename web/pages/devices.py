@@ -9,7 +9,7 @@ from fastapi import APIRouter, Request, Response
 
 from opgauge.web.deps import CacheOf, ReaderOf
 from opgauge.web.device_comparison import case_times, device_standings, reached_peaks
-from opgauge.web.last_runs import last_runs
+from opgauge.web.last_runs import last_runs, replaced_devices
 from opgauge.web.pages.query import Number, Word
 from opgauge.web.rows import devices_of, first_device, latest_rows
 from opgauge.web.unknown import refuse_unknown, refuse_unknown_device
@@ -29,7 +29,7 @@ def devices_page(
         devices = devices_of(rows)
         refuse_unknown_device(against, devices)
         refuse_unknown("op", op, (row.case.op for row in rows))
-        reference = against or first_device(rows)
+        reference = against or first_device(rows, replaced_devices(reader))
         cases = case_times(rows, op) if op else []
         paging = Paging(number, len(cases))
         return {

@@ -7,12 +7,14 @@ from typing import Annotated, Any, Literal, NamedTuple
 
 from fastapi import APIRouter, Depends, HTTPException, Path, Request, Response
 
+from opgauge.harness.result.summary import PEERS
 from opgauge.harness.store import queries
 from opgauge.harness.store.queries import Detail
 from opgauge.web import charts, roofline
 from opgauge.web.comparison import resolve
 from opgauge.web.deps import CacheOf, ReaderOf
 from opgauge.web.history_figure import timeline
+from opgauge.web.last_runs import replaced_devices
 from opgauge.web.level import GRAVE
 from opgauge.web.pages.query import Number, Text, Word
 from opgauge.web.reader import Reader
@@ -88,7 +90,7 @@ def op_page(
             refuse_unknown_device(device, choices["devices"], f"with results of {op}")
         refuse_unknown("dtype", filters.dtype, choices["dtypes"], f"with results of {op}")
         refuse_unknown("tag", filters.tag, choices["tags"], f"of cases of {op}")
-        on = device or first_device(rows)
+        on = device or first_device(rows, replaced_devices(reader))
         chosen = [row for row in rows if _is_chosen(row, on, filters)]
         paging = Paging(number, len(chosen), SIZE)
         shown = sort_rows(chosen, sort)[paging.start : paging.stop]
@@ -148,6 +150,7 @@ def _shown(reader: Reader, shown: list[CaseLevels], chosen: list[CaseLevels], te
         "bars": charts.bars(drawn, names, hot if temperature == "hot" else None) if drawn else None,
         "roofline": roofline.by_implementation(chosen, names),
         "grave": set(GRAVE),
+        "peers": PEERS,
     }
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -15,7 +15,7 @@ from opgauge.web.deps import CacheOf, ReaderOf
 from opgauge.web.devices import DeviceInfo
 from opgauge.web.drift import known_drifts
 from opgauge.web.known_regressions import known_regressions
-from opgauge.web.last_runs import last_runs
+from opgauge.web.last_runs import last_runs, replaced_devices
 from opgauge.web.overview import OpStanding, standings
 from opgauge.web.pages.query import Word
 from opgauge.web.reader import RECENT, Reader, Recent
@@ -43,16 +43,16 @@ def known_standings(reader: Reader) -> list[OpStanding]:
     return reader.cache.get("standings", lambda: standings(reader, reader.recent()))
 
 
-def _first_device(found: list[OpStanding]) -> str:
+def _first_device(found: list[OpStanding], replaced: Collection[str]) -> str:
     """Slug of the GPU with the most ops, or of the CPU if there is no GPU; of several the one with the newest run.
 
-    An old driver, or a replaced device, has as many ops as the one that followed it.
+    Devices that were replaced come after the others.
     """
     counted = Counter(one.device for one in found)
     newest = {one.device: one.run.started for one in sorted(found, key=lambda one: one.run.started)}
 
-    def rank(one: DeviceInfo) -> tuple[bool, int, datetime, str]:
-        return one.name != "cpu", counted[one], newest[one], one.slug
+    def rank(one: DeviceInfo) -> tuple[bool, bool, int, datetime, str]:
+        return one.name != "cpu", one.slug not in replaced, counted[one], newest[one], one.slug
 
     return max(counted, key=rank).slug if counted else ""
 
@@ -78,7 +78,8 @@ def _values(reader: Reader, device: str) -> Mapping[str, Any]:
     history, judged = reader.history(), _judged(recent, device)
     since = max((history.order(run)[0] for run in recent.runs), default=datetime.now(UTC)) - WEEK
     # times of a GPU and of a CPU have no common mean
-    headline = [one for one in found if one.device.slug == (device or _first_device(found))]
+    first = device or _first_device(found, replaced_devices(reader))
+    headline = [one for one in found if one.device.slug == first]
     return {
         "headline": headline[0].device if headline else None,
         "suspected": suspected[:LATELY],

@@ -12,6 +12,7 @@ from opgauge.harness.result.summary import OPTIMIZED
 from opgauge.web import roofline
 from opgauge.web.comparison import resolve
 from opgauge.web.deps import CacheOf, ReaderOf
+from opgauge.web.last_runs import replaced_devices
 from opgauge.web.pages.query import Number, Text, Word
 from opgauge.web.rows import (
     CaseLevels,
@@ -47,7 +48,7 @@ def roofline_page(
     def values() -> Mapping[str, Any]:
         rows = rows_of(reader, resolve(reader, run)) if run else latest_rows(reader)
         refuse_unknown_device(device, devices_of(rows), f"in run {run}" if run else LATEST)
-        on = device or first_device(rows)
+        on = device or first_device(rows, replaced_devices(reader))
         there = [row for row in rows if row.device.slug == on]
         chosen = {"run": run, "device": on, "dtype": dtype, "implementation": implementation}
         return {

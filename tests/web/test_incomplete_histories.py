@@ -1,0 +1,67 @@
+"""Histories as teams have them: devices are replaced, runs are partial, series drift."""
+
+from __future__ import annotations
+
+import re
+from datetime import timedelta
+
+from fastapi.testclient import TestClient
+
+from opgauge.web.comparison import compare_runs
+from opgauge.web.steady import series_half_widths
+from tests.web.dataset import START
+from tests.web.histories import add_history
+from tests.web.reading_pages import reader_of, text_of
+from tests.web.submissions import store_of
+
+OTHER = {"cuda:0.model": "NVIDIA B200"}
+
+
+def chosen_device(page: str) -> str:
+    """The text of the chosen device of a page."""
+    device = page.partition('<select name="device">')[2].partition("</select>")[0]
+    return str(re.findall(r"<option [^>]*selected>([^<]*)<", device)[0])
+
+
+def test_a_replaced_device_is_no_default(empty_copy: TestClient) -> None:
+    """The old one measured more cases; one that still runs beside a newer one stays the default."""
+    store = store_of(empty_copy)
+    add_history(store, {name: [100.0] * 3 for name in "abc"})
+    add_history(store, {"a": [100.0] * 3}, hard=OTHER, first=START + timedelta(days=1, hours=1))
+    assert "H200" in chosen_device(empty_copy.get("/ops/lerp").text.replace("B200", "-"))
+    (after,) = add_history(store, {"a": [100.0]}, hard={"cuda:0.model": "NVIDIA B300"}, first=START + timedelta(days=9))
+    for page in ("/ops/lerp", "/roofline", "/coverage"):
+        assert "B300" in chosen_device(empty_copy.get(page).text), page
+    assert "over the baseline on NVIDIA B300" in text_of(empty_copy.get("/").text)
+    assert after[:8] in empty_copy.get("/ops/lerp").text
+
+
+def test_a_run_without_the_baseline_leaves_the_ratio_of_the_one_before(empty_copy: TestClient) -> None:
+    """The ratio is of the newest run that measured both, which the page names."""
+    store = store_of(empty_copy)
+    add_history(store, {"a": [100.0] * 2}, baseline=200.0)
+    add_history(store, {"a": [50.0]}, first=START + timedelta(days=5))
+    page = empty_copy.get("/ops/lerp").text
+    ratio = text_of(page.partition('class="num strong">')[2].partition("</td>")[0])
+    assert re.match(r"(2|1\.99|2\.01)× of 2026-01-06", ratio)
+
+
+def test_a_kernel_that_is_broken_now_has_no_earlier_ratio(empty_copy: TestClient) -> None:
+    """A speedup beside a failure would mislead."""
+    store = store_of(empty_copy)
+    add_history(store, {"a": [100.0] * 2}, baseline=200.0)
+    add_history(store, {"a": ["wrong"]}, first=START + timedelta(days=5))
+    assert '<td class="num strong">–</td>' in empty_copy.get("/ops/lerp").text
+
+
+def test_a_drift_is_no_variation_between_runs(empty_copy: TestClient) -> None:
+    """A series that drifts is as quiet as one that does not, and its drift is told by its ends."""
+    drift = [100 * 1.01**number for number in range(30)]
+    runs = add_history(store_of(empty_copy), {"drift": drift, "level": [100.0] * 30})
+    reader = reader_of(empty_copy)
+    keys = sorted(reader.recent().series, key=lambda key: reader.recent().cases[key[0]].name)
+    drifting, level = series_half_widths(reader, keys, ())
+    assert drifting < 1.3 * level
+    infos = {one.id: one for one in reader.runs()}
+    words = {one.case.name: one.word for one in compare_runs(reader, infos[runs[0]], infos[runs[-1]])}
+    assert words == {"drift": "slower", "level": "undecided"}
