@@ -5,7 +5,7 @@ A `Reader` is of one project, or of all. Readers of different projects share wha
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Sequence
 from copy import copy
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -16,6 +16,7 @@ from typing import TypeVar
 from opgauge.harness.result.ceilings import Ceilings
 from opgauge.harness.store import Store, queries
 from opgauge.harness.store.history import History, history_of
+from opgauge.harness.store.project_state import find_state
 from opgauge.harness.store.projects import (
     Commit,
     ProjectSettings,
@@ -29,7 +30,8 @@ from opgauge.harness.store.run_queries import RunInfo
 from opgauge.web.cache import Cache, ProjectCache
 from opgauge.web.devices import DeviceInfo, device_names, device_of
 from opgauge.web.known_rows import KnownRows, RowGenerations
-from opgauge.web.level import Level, SeriesKey, level_of
+from opgauge.web.level import Level, SeriesKey
+from opgauge.web.run_series import RunSeries, series_of
 from opgauge.web.waivers import WaiverFile, read
 
 RECENT = 40
@@ -55,20 +57,6 @@ class Recent:
     last_run: dict[str, RunInfo] = field(default_factory=dict)
     cases: dict[str, CaseInfo] = field(default_factory=dict)
     series: dict[SeriesKey, list[Level]] = field(default_factory=dict)
-    work: dict[tuple[str, str], StoredPoint] = field(default_factory=dict)
-
-    def place(self, run: RunInfo) -> int:
-        """Place of a run among `runs`, -1 if it is not one of them."""
-        return next((place for place, one in enumerate(self.runs) if one.key == run.key), -1)
-
-
-@dataclass(frozen=True, slots=True)
-class _RunSeries:
-    """Contribution of one run to `Recent`, made once per run."""
-
-    devices: dict[str, DeviceInfo] = field(default_factory=dict)
-    cases: dict[str, CaseInfo] = field(default_factory=dict)
-    levels: dict[SeriesKey, Level] = field(default_factory=dict)
     work: dict[tuple[str, str], StoredPoint] = field(default_factory=dict)
 
 
@@ -139,7 +127,11 @@ class Reader:
 
     def history(self) -> History:
         """Which runs are the history, in the order of their commits."""
-        return self.cache.get("history", lambda: history_of(self.runs(), self.commits(), self.settings.default_branch))
+        return self.cache.get("history", self._history)
+
+    def _history(self) -> History:
+        tips = find_state(self.engine, self._own_project()).tips
+        return history_of(self.runs(), self.commits(), self.settings.default_branch, tips)
 
     def before(self, run: RunInfo) -> RunInfo | None:
         """The run of the history before another, on the same hardware; None if there is none."""
@@ -288,10 +280,11 @@ class Reader:
 
     def recent(self) -> Recent:
         """The latest runs of the history on every device, as series."""
-        return self.cache.get("recent", self._recent)
+        return self.cache.get("recent", lambda: self.recent_of(self.history().runs))
 
-    def _recent(self) -> Recent:
-        runs = list(reversed(self._latest_by_device(reversed(self.history().runs))))
+    def recent_of(self, history: Sequence[RunInfo]) -> Recent:
+        """The latest of some runs on every device, which are in the order of history, as series."""
+        runs = list(reversed(self._latest_by_device(reversed(history))))
         points = self.points([run.key for run in runs])
         infos = self.cases({point.case_key for found in points.values() for point in found})
         recent = Recent(tuple(run for run in runs if points[run.key]))
@@ -299,7 +292,7 @@ class Reader:
         for run in recent.runs:
             known = made.get(run.key)
             if known is None or known[0] is not points[run.key]:
-                known = made[run.key] = (points[run.key], self._series_of(run, points[run.key], infos))
+                known = made[run.key] = (points[run.key], series_of(run, points[run.key], infos, self.device))
                 while len(made) > MOST_RUNS:
                     made.popitem(last=False)
             self._enter(recent, run, known[1])
@@ -321,7 +314,7 @@ class Reader:
         return found
 
     @staticmethod
-    def _enter(recent: Recent, run: RunInfo, series: _RunSeries) -> None:
+    def _enter(recent: Recent, run: RunInfo, series: RunSeries) -> None:
         recent.cases.update(series.cases)
         recent.work.update(series.work)
         for slug, device in series.devices.items():
@@ -329,22 +322,3 @@ class Reader:
             recent.last_run[slug] = run
         for key, level in series.levels.items():
             recent.series.setdefault(key, []).append(level)
-
-    def _series_of(self, run: RunInfo, points: Iterable[StoredPoint], infos: Mapping[int, CaseInfo]) -> _RunSeries:
-        series = _RunSeries()
-        slugs: dict[str, str] = {}
-        blocks: dict[SeriesKey, list[StoredPoint]] = {}
-        for point in points:
-            info = infos.get(point.case_key)
-            if info is None:
-                continue
-            if point.device not in slugs:
-                device = self.device(run, point.device)
-                slugs[point.device] = device.slug
-                series.devices[device.slug] = device
-            series.cases[info.case_id] = info
-            blocks.setdefault((info.case_id, point.implementation, slugs[point.device]), []).append(point)
-        for key, found in blocks.items():
-            series.levels[key] = level_of(run, found)
-            series.work[key[0], key[2]] = found[0]
-        return series

@@ -54,6 +54,7 @@ def set_(
 
     from opgauge.harness.errors import SettingsError
     from opgauge.harness.store import Store
+    from opgauge.harness.store.project_state import change_state
     from opgauge.harness.store.projects import find_project, save_project
 
     if forge and not (forge.startswith(("https://", "http://")) and "{sha}" in forge):
@@ -68,6 +69,7 @@ def set_(
         if samples_days is not None:
             found = replace(found, samples_days=samples_days or None)
         save_project(store.engine, found)
+        change_state(store.engine, name)
     typer.echo(f"project {name}: {found}")
 
 
@@ -80,13 +82,17 @@ def commits(
 ) -> None:
     """Read commits of a repository: their order, authors and subjects appear in histories.
 
+    Runs of commits that a branch has lost, by a rebase for example, leave its history.
+
     Example: opgauge project commits kernels --tree ~/kernels
     """
-    from opgauge.harness.report.commits import read_commits
+    from opgauge.harness.report.commits import read_commits, read_tips
     from opgauge.harness.store import Store
+    from opgauge.harness.store.project_state import change_state
     from opgauge.harness.store.projects import add_commits
 
     found = read_commits(tree, limit)
     with Store.open(database_url(db)) as store:
         added = add_commits(store.engine, name, found)
+        change_state(store.engine, name, tips=read_tips(tree))
     typer.echo(f"project {name}: {counted(added, 'new commit')} of {len(found)}")

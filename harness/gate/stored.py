@@ -22,6 +22,7 @@ from opgauge.harness.run.environment import differences
 from opgauge.harness.run.tree import Tree, reachable
 from opgauge.harness.store import Store, queries, run_queries, self_tests
 from opgauge.harness.store.history import history_of_branch
+from opgauge.harness.store.project_state import find_state
 from opgauge.harness.store.projects import list_commits
 from opgauge.harness.store.queries import CaseInfo, Detail
 from opgauge.harness.store.run_queries import RunInfo
@@ -149,7 +150,8 @@ def runs_of_branch(
         latest = max(on_branch, key=lambda run: run.started, default=None)
         project = latest.project if latest else ""
     ours = (run for run in runs if run.project in {"", project})
-    return list(history_of_branch(ours, list_commits(engine, project), branch, commits).runs[::-1])
+    known, tips = list_commits(engine, project), find_state(engine, project).tips
+    return list(history_of_branch(ours, known, branch, commits, tips).runs[::-1])
 
 
 def _sound(blocks: list[BlockOutcome]) -> list[BlockOutcome]:

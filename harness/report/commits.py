@@ -23,6 +23,17 @@ def read_commits(tree: Path, limit: int = 5000) -> list[Commit]:
     return [_commit(line) for line in lines if line.count("\x1f") == 4]
 
 
+def read_tips(tree: Path) -> dict[str, list[str]]:
+    """The newest commits of each branch: that of the remote repository first, then the local one."""
+    done = run_git(tree, "for-each-ref", "--format=%(refname) %(objectname)", "refs/remotes/origin", "refs/heads")
+    found: dict[str, list[str]] = {}
+    for line in sorted(done.stdout.splitlines(), key=lambda one: not one.startswith("refs/remotes/")):
+        name, _, sha = line.rpartition(" ")
+        branch = name.removeprefix("refs/remotes/origin/").removeprefix("refs/heads/")
+        found.setdefault(branch, []).append(sha)
+    return found
+
+
 def _commit(line: str) -> Commit:
     sha, parents, committed, author, subject = line.split("\x1f")
     return Commit(sha, tuple(parents.split()), datetime.fromisoformat(committed), author, subject)

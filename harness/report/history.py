@@ -20,6 +20,7 @@ from opgauge.harness.judge.verdict import Subject
 from opgauge.harness.result.result import Status
 from opgauge.harness.store import queries, run_queries
 from opgauge.harness.store.history import History, history_of, history_of_branch
+from opgauge.harness.store.project_state import find_state
 from opgauge.harness.store.projects import find_project, list_commits
 from opgauge.harness.store.queries import CaseInfo
 from opgauge.harness.store.run_queries import RunInfo
@@ -146,11 +147,11 @@ def _histories(engine: Engine, branch: str | None, commits: Collection[str]) -> 
     for run in run_queries.load_runs_after(engine, 0):
         projects.setdefault(run.project, []).append(run)
     for name, runs in projects.items():
-        known = list_commits(engine, name)
+        known, tips = list_commits(engine, name), find_state(engine, name).tips
         if branch:
-            yield history_of_branch(runs, known, branch, commits)
+            yield history_of_branch(runs, known, branch, commits, tips)
         else:
-            yield history_of(runs, known, find_project(engine, name).default_branch)
+            yield history_of(runs, known, find_project(engine, name).default_branch, tips)
 
 
 def _points(times: Mapping[int, list[float]], runs: Mapping[int, RunInfo]) -> tuple[SeriesPoint, ...]:

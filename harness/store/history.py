@@ -1,8 +1,8 @@
 """History of a project: which runs are part of it, and in which order.
 
 The history has the clean runs of the default branch. Runs of other branches, pull requests and modified trees are
-beside it and never enter it. The order is that of the commits, not of the measurements: an old commit that is
-measured later takes its place among the old ones.
+beside it and never enter it, as are runs of commits that the branch has lost. The order is that of the commits, not of
+the measurements: an old commit that is measured later takes its place among the old ones.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
+from types import MappingProxyType
 
 from opgauge.harness.store.projects import Commit
 from opgauge.harness.store.run_queries import RunInfo
@@ -21,6 +22,8 @@ EARLIEST, LATEST = datetime(1990, 1, 1, tzinfo=UTC), datetime(9000, 1, 1, tzinfo
 """Range of commit times that are believed: broken clocks and conversions give 1970, and arithmetic ends at 9999."""
 AHEAD = timedelta(days=1)
 """Tolerance for clocks of committers that are ahead of the first run that measured the commit."""
+SHA_LENGTHS = (40, 64)
+"""Characters of a whole SHA: others may be of other programs."""
 _STEP = timedelta(microseconds=1)
 
 
@@ -76,26 +79,76 @@ class History:
         return not run.dirty and run.branch in {"", self.branch}
 
 
-def history_of(runs: Sequence[RunInfo], commits: Mapping[str, Commit], configured: str = "") -> History:
-    """The history of the runs of one project. commits: what is known of them, by SHA."""
+def history_of(
+    runs: Sequence[RunInfo],
+    commits: Mapping[str, Commit],
+    configured: str = "",
+    tips: Mapping[str, Sequence[str]] = MappingProxyType({}),
+    reachable: Collection[str] = (),
+) -> History:
+    """The history of the runs of one project.
+
+    commits: what is known of them, by SHA. tips: newest commits of each branch; commits that the branch had and lost,
+    by a rebase for example, are beside it. reachable: commits that are on the branch, whatever the tips are.
+    """
     branch = default_branch(runs, configured)
-    dates = _dates(runs, commits)
-    whole = History(branch, dates=dates)
+    whole = History(branch, dates=_dates(runs, commits))
     ordered = sorted(runs, key=whole.order)
-    inside = tuple(run for run in ordered if whole.contains(run))
-    beside = tuple(run for run in ordered if not whole.contains(run))
-    if not inside:
-        # a project of modified trees only has no other runs to show
-        inside, beside = beside, ()
-    return History(branch, inside, beside, dates)
+    lost = lost_commits(runs, commits, tips.get(branch, ())) - set(reachable)
+    inside = tuple(run for run in ordered if whole.contains(run) and run.sha not in lost)
+    beside = tuple(run for run in ordered if not whole.contains(run) or run.sha in lost)
+    # a project of modified trees only has no other runs to show
+    return replace(whole, runs=inside or beside, beside=beside if inside else ())
 
 
 def history_of_branch(
-    runs: Iterable[RunInfo], commits: Mapping[str, Commit], branch: str, reachable: Collection[str] = ()
+    runs: Iterable[RunInfo],
+    commits: Mapping[str, Commit],
+    branch: str,
+    reachable: Collection[str] = (),
+    tips: Mapping[str, Sequence[str]] = MappingProxyType({}),
 ) -> History:
     """The history of a branch of one project: its runs, and those of its `reachable` commits that name another."""
     found = [replace(run, branch=branch) for run in runs if run.branch == branch or run.sha in reachable]
-    return history_of(found, commits, branch)
+    return history_of(found, commits, branch, tips, reachable)
+
+
+def lost_commits(runs: Iterable[RunInfo], commits: Mapping[str, Commit], tips: Sequence[str]) -> frozenset[str]:
+    """Measured commits that cannot be reached from the tip of their branch, and are older than it.
+
+    None without a known tip, or where a shallow clone ends. The tip of the remote repository comes first in `tips`; a
+    local branch that is ahead of it counts instead.
+    """
+    found = [_ancestors(one, commits) for one in tips if one in commits]
+    if not found:
+        return frozenset()
+    inside = next((one for one in found[1:] if tips[0] in one), found[0])
+    newest = max(commits[one].committed for one in inside)
+    known_from = max(commits[one].committed for one in inside if not _has_parents(commits[one], commits))
+    times = {run.sha: _time_of(run, commits) for run in runs if run.sha not in inside}
+    return frozenset(sha for sha, when in times.items() if when is not None and known_from < when <= newest)
+
+
+def _has_parents(commit: Commit, commits: Mapping[str, Commit]) -> bool:
+    """Whether a commit has parents, and all of them are known."""
+    return bool(commit.parents) and all(parent in commits for parent in commit.parents)
+
+
+def _time_of(run: RunInfo, commits: Mapping[str, Commit]) -> datetime | None:
+    """Time of a run's commit; None if it is unknown, or the name is no whole SHA."""
+    if run.sha in commits:
+        return commits[run.sha].committed
+    return commit_time(run) if len(run.sha) in SHA_LENGTHS else None
+
+
+def _ancestors(tip: str, commits: Mapping[str, Commit]) -> set[str]:
+    """A commit and its known ancestors."""
+    found, waiting = {tip}, [tip]
+    while waiting:
+        new = {one for one in commits[waiting.pop()].parents if one in commits} - found
+        found |= new
+        waiting += new
+    return found
 
 
 def _dates(runs: Sequence[RunInfo], commits: Mapping[str, Commit]) -> dict[int, datetime]:

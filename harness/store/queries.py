@@ -15,6 +15,7 @@ from sqlalchemy import ColumnElement, Engine, bindparam, func
 from opgauge.harness.result.ceilings import Ceilings
 from opgauge.harness.result.record_json import from_json
 from opgauge.harness.store.columns import CASE, CEILING, CHUNK, RESULT, SAMPLE, chunks, is_among, select
+from opgauge.harness.store.project_state import ProjectStateRow
 from opgauge.harness.store.result_rows import unpack
 from opgauge.harness.store.tables import (
     AcknowledgementRow,
@@ -122,9 +123,10 @@ _CEILINGS = select(CEILING.run_id, CEILING.device, CEILING.data).where(is_among(
 
 
 def data_version(engine: Engine) -> tuple[int | None, ...]:
-    """A value that changes whenever runs, results, samples, acknowledgements, commits or self-tests change."""
+    """A value that changes with runs, results, samples, acknowledgements, commits, self-tests and settings."""
     running = select(func.count()).where(RunRow.status == "running").scalar_subquery()
     counts = [select(func.count()).select_from(row).scalar_subquery() for row in (RunRow, ProjectRow)]
+    counts.append(select(func.sum(ProjectStateRow.changes)).scalar_subquery())
     withdrawn = select(func.count(AcknowledgementRow.withdrawn)).scalar_subquery()
     rows = (RunRow, ResultRow, AcknowledgementRow, SelfTestRow, CommitRow, DeletionRow)
     parts = [select(func.max(row.id)).scalar_subquery() for row in rows]

@@ -11,9 +11,10 @@ from pathlib import Path
 from sqlalchemy import Engine, func, inspect, select, text
 
 from opgauge.harness.errors import StoreError
+from opgauge.harness.store import project_state  # noqa: F401  its table is part of the schema
 from opgauge.harness.store.tables import Table
 
-KNOWN = ("0001", "0002", "0003", "0004", "0005", "0006", "0007", "0008", "0009")
+KNOWN = ("0001", "0002", "0003", "0004", "0005", "0006", "0007", "0008", "0009", "0010")
 """Versions of the schema, oldest first."""
 HEAD = KNOWN[-1]
 """The schema of this version of opgauge."""

@@ -134,3 +134,52 @@ def test_a_project_of_modified_trees_shows_them() -> None:
     """Where nothing clean was ever measured, the modified trees are what there is."""
     runs = [a_run(1, "a-dirty", branch="main", dirty=True)]
     assert [run.key for run in history_of(runs, {}).runs] == [1]
+
+
+def chain(*shas: str, day: int = 1, parent: str = "") -> dict[str, Commit]:
+    """Commits, one a day, each the child of the one before."""
+    found, last = {}, parent
+    for place, sha in enumerate(shas):
+        found[sha] = Commit(sha, (last,) if last else (), START + timedelta(days=day + place), "", "")
+        last = sha
+    return found
+
+
+REBASED = {**chain("a", "b", "c"), **chain("B", "C", day=5, parent="a")}
+"""Commits b and c were on a branch, which was rebased to B and C."""
+
+
+@pytest.mark.parametrize(
+    ("tips", "inside"),
+    [
+        ({"main": ["C"]}, [1, 4, 5]),
+        ({"main": ["C", "c"]}, [1, 4, 5]),  # a local branch that was only fetched
+        ({"main": ["a", "C"]}, [1, 4, 5]),  # commits that are not pushed yet
+        ({"other": ["C"]}, [1, 2, 3, 4, 5]),
+        ({"main": ["unknown"]}, [1, 2, 3, 4, 5]),
+    ],
+)
+def test_commits_that_a_rebase_removed_are_beside(tips: dict[str, list[str]], inside: list[int]) -> None:
+    """As far as the tip of the branch is known."""
+    runs = [a_run(key, sha, branch="main") for key, sha in enumerate("abcBC", 1)]
+    assert [run.key for run in history_of(runs, REBASED, tips=tips).runs] == inside
+    assert len(history_of(runs, REBASED, tips=tips, reachable="bc").runs) >= 4
+
+
+def test_a_commit_that_was_rebased_before_it_was_read_is_beside() -> None:
+    """Also where only its run tells its time; newer ones, and names that are no whole SHA, are not known to be lost."""
+    days = {"d" * 40: 3, "e" * 40: 30, "e" * 7: 3}
+    runs = [
+        a_run(key, sha, branch="main", committed=START + timedelta(days=day))
+        for key, (sha, day) in enumerate(days.items(), 1)
+    ]
+    assert [run.sha[:8] for run in history_of(runs, REBASED, tips={"main": ["C"]}).beside] == ["d" * 8]
+
+
+def test_what_a_shallow_clone_lacks_is_not_lost() -> None:
+    """A clone of one commit says nothing of those before it."""
+    runs = [a_run(key, sha, branch="main") for key, sha in enumerate("abcBC", 1)]
+    shallow = {**REBASED, "X": Commit("X", (), START + timedelta(days=9), "", "")}
+    assert len(history_of(runs, shallow, tips={"main": ["X"]}).runs) == 5
+    parent = {**REBASED, "X": Commit("X", ("missing",), START + timedelta(days=9), "", "")}
+    assert len(history_of(runs, parent, tips={"main": ["X"]}).runs) == 5

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import os
 import re
+import subprocess
 from datetime import timedelta
+from pathlib import Path
 
+from fastapi import FastAPI
 from fastapi.testclient import TestClient
 
+from opgauge.harness.gate.stored import runs_of_branch
 from opgauge.web.comparison import compare_runs
 from opgauge.web.steady import series_half_widths
+from tests.commandline import run_here
 from tests.web.dataset import START
 from tests.web.histories import add_history
 from tests.web.reading_pages import reader_of, text_of
@@ -65,3 +71,61 @@ def test_a_drift_is_no_variation_between_runs(empty_copy: TestClient) -> None:
     infos = {one.id: one for one in reader.runs()}
     words = {one.case.name: one.word for one in compare_runs(reader, infos[runs[0]], infos[runs[-1]])}
     assert words == {"drift": "slower", "level": "undecided"}
+
+
+def git(tree: Path, *given: str, **variables: str) -> str:
+    """What git prints."""
+    command = ["git", "-C", str(tree), "-c", "user.name=Ada", "-c", "user.email=ada@example", *given]
+    done = subprocess.run(command, check=True, capture_output=True, text=True, env={**os.environ, **variables})
+    return done.stdout.strip()
+
+
+def commit(tree: Path, text: str, day: int) -> str:
+    """Commit a file on a day; gives the SHA."""
+    (tree / text).write_text(text)
+    when = f"2026-01-{day:02} 12:00:00 +0000"
+    git(tree, "add", ".")
+    git(tree, "commit", "-qm", text, GIT_COMMITTER_DATE=when, GIT_AUTHOR_DATE=when)
+    return git(tree, "rev-parse", "HEAD")
+
+
+def opgauge(client: TestClient, folder: Path, *given: str) -> None:
+    """Run a command over the database of a service."""
+    app = client.app
+    assert isinstance(app, FastAPI)
+    done = run_here(*given, "--db", app.state.settings.database, cwd=folder, variables={})
+    assert done.returncode == 0, done.stderr
+
+
+def test_a_rebased_commit_leaves_the_history(empty_copy: TestClient, tmp_path: Path) -> None:
+    """As soon as the commits were read again; the running service and the command line both know."""
+    tree, clone = tmp_path / "tree", tmp_path / "clone"
+    tree.mkdir()
+    git(tree, "init", "-qb", "main")
+    shas = [commit(tree, name, day) for day, name in enumerate("abc", 5)]
+    git(tmp_path, "clone", "-q", str(tree), str(clone))
+    read = ["project", "commits", "kernels", "--tree", str(clone)]
+    opgauge(empty_copy, tmp_path, *read)
+    store = store_of(empty_copy)
+    for place, sha in enumerate(shas):
+        add_history(store, {"a": [100.0]}, first=START + timedelta(days=place), commit=sha, project="kernels")
+    assert len(reader_of(empty_copy).history().runs) == 3
+    git(tree, "reset", "-q", "--hard", shas[0])
+    new = commit(tree, "d", 20)
+    add_history(store, {"a": [100.0]}, first=START + timedelta(days=20), commit=new, project="kernels")
+    git(clone, "fetch", "-q")
+    opgauge(empty_copy, tmp_path, *read)
+    history = reader_of(empty_copy).history()
+    assert [run.sha for run in history.runs] == [shas[0], new]
+    assert [run.sha for run in history.beside] == shas[1:]
+    assert [run.sha for run in runs_of_branch(store.engine, "main")] == [new, shas[0]]
+
+
+def test_settings_of_a_project_count_at_once(empty_copy: TestClient, tmp_path: Path) -> None:
+    """Without a restart of the service or a new run."""
+    store = store_of(empty_copy)
+    add_history(store, {"a": [100.0] * 2}, project="kernels")
+    add_history(store, {"a": [100.0]}, first=START + timedelta(days=9), branch="next", project="kernels")
+    for branch, runs in (("main", 2), ("next", 1), ("main", 2)):
+        opgauge(empty_copy, tmp_path, "project", "set", "kernels", "--default-branch", branch)
+        assert len(reader_of(empty_copy).history().runs) == runs
