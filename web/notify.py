@@ -17,6 +17,7 @@ from opgauge.harness.store.webhooks import Event, list_webhooks, queue_event
 from opgauge.web.delivery import Sender, is_path
 from opgauge.web.known_regressions import known_regressions
 from opgauge.web.last_runs import last_runs
+from opgauge.web.look_back import look_back
 from opgauge.web.observe import log
 from opgauge.web.reader import Reader
 from opgauge.web.regression import Regression, RegressionState
@@ -104,6 +105,7 @@ def follow(reader: Reader, stop: Signal, every_s: float, base: str = "") -> None
         while not stop.wait(every_s):
             try:
                 end_lost_runs(reader.writing)
+                look_back(reader)
                 if list_webhooks(reader.engine):
                     queue_events(reader)
                     sender.send_due()

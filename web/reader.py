@@ -99,7 +99,7 @@ class Reader:
     @property
     def settings(self) -> ProjectSettings:
         """Settings of the project; those of the only one if this reads all."""
-        return self.cache.get("settings", lambda: find_project(self.engine, self._own_project()))
+        return self.cache.get("settings", lambda: find_project(self.engine, self.own_project))
 
     def forms_of(self, case_id: str) -> list[CaseInfo]:
         """All stored forms of a case with results of the project, the latest last; empty for an unknown one."""
@@ -107,9 +107,11 @@ class Reader:
 
     def commits(self) -> dict[str, Commit]:
         """Known commits of the project by SHA."""
-        return self.cache.get("commits", lambda: list_commits(self.engine, self._own_project()))
+        return self.cache.get("commits", lambda: list_commits(self.engine, self.own_project))
 
-    def _own_project(self) -> str:
+    @property
+    def own_project(self) -> str:
+        """The project; the one that was measured last if this reads all."""
         return self.project if self.project is not None else next((name for name, _, _ in self.projects()), "")
 
     def result_names(self) -> frozenset[tuple[str, str]]:
@@ -130,7 +132,7 @@ class Reader:
         return self.cache.get("history", self._history)
 
     def _history(self) -> History:
-        tips = find_state(self.engine, self._own_project()).tips
+        tips = find_state(self.engine, self.own_project).tips
         return history_of(self.runs(), self.commits(), self.settings.default_branch, tips)
 
     def before(self, run: RunInfo) -> RunInfo | None:

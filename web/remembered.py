@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from statistics import median
 
 from sqlalchemy.exc import SQLAlchemyError
@@ -20,12 +20,16 @@ EARLIER = f"found earlier: it began before the last {RECENT} runs"
 """Detail of such a regression."""
 
 
-def remembered(reader: Reader, recent: Recent, found: Sequence[Regression]) -> list[Regression]:
+def remembered(
+    reader: Reader, recent: Recent, found: Sequence[Regression], until: Collection[str] | None = None
+) -> list[Regression]:
     """Regressions that were open when they were found last, and are not among `found`: open, or fixed since.
 
     Those that are open now are stored. One whose beginning is still looked at, and is not found any more, was none.
+    until: runs that had come; a regression that began with another one is left as it is.
     """
-    kept = {one.key: one for one in list_open(reader.engine, reader.project)}
+    listed = list_open(reader.engine, reader.project)
+    kept = {one.key: one for one in listed if until is None or one.run in until}
     runs = {run.id: run for run in reader.runs()} if kept else {}
     known = {one.key: one for one in found}
     again = {

@@ -43,10 +43,11 @@ def find_state(engine: Engine, project: str) -> ProjectState:
     return ProjectState(*found) if found else ProjectState()
 
 
-def change_state(engine: Engine, project: str, **values: Any) -> None:
-    """Store some values of a project's state, and count the change."""
+def change_state(engine: Engine, project: str, *, is_news: bool = True, **values: Any) -> None:
+    """Store some values of a project's state. is_news: count it as a change, at which services look anew."""
     row = ProjectStateRow
     with engine.begin() as connection:
-        changed = update(row).where(row.project == project).values(**values, changes=row.changes + 1)
+        changed = update(row).where(row.project == project).values(**values, changes=row.changes + is_news)
         if not connection.execute(changed).rowcount:
-            connection.execute(insert(row).values({"project": project, "tips": {}, "changes": 1, **values}))
+            given = {"project": project, "tips": {}, "changes": int(is_news), **values}
+            connection.execute(insert(row).values(given))

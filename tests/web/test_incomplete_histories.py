@@ -8,15 +8,20 @@ import subprocess
 from datetime import timedelta
 from pathlib import Path
 
+import pytest
 from fastapi import FastAPI
 from fastapi.testclient import TestClient
 
 from opgauge.harness.gate.stored import runs_of_branch
+from opgauge.harness.store.queries import data_version
 from opgauge.web.comparison import compare_runs
+from opgauge.web.known_regressions import known_regressions
+from opgauge.web.look_back import look_back
+from opgauge.web.reader import RECENT
 from opgauge.web.steady import series_half_widths
 from tests.commandline import run_here
 from tests.web.dataset import START
-from tests.web.histories import add_history
+from tests.web.histories import History, add_history
 from tests.web.reading_pages import reader_of, text_of
 from tests.web.submissions import store_of
 
@@ -129,3 +134,32 @@ def test_settings_of_a_project_count_at_once(empty_copy: TestClient, tmp_path: P
     for branch, runs in (("main", 2), ("next", 1), ("main", 2)):
         opgauge(empty_copy, tmp_path, "project", "set", "kernels", "--default-branch", branch)
         assert len(reader_of(empty_copy).history().runs) == runs
+
+
+@pytest.mark.parametrize("devices", [1, 2])
+def test_a_regression_in_a_long_history_that_came_at_once_is_found(empty_copy: TestClient, devices: int) -> None:
+    """It began long before the latest runs; one that was repaired there is history."""
+    store, runs, bad = store_of(empty_copy), 3 * RECENT, RECENT // 2
+    step = [100.0] * bad + [130.0] * (runs - bad)
+    repaired = [100.0] * bad + [130.0] * RECENT + [100.0] * (runs - bad - RECENT)
+    late = [100.0] * (runs - 10) + [130.0] * 10
+    broken: list[float | str | None] = [*[100.0] * bad, *["wrong"] * (runs - bad)]
+    outcomes: History = {"step": step, "repaired": repaired, "late": late, "broken": broken}
+    for hard in ({"cuda:0.model": "A"}, {"cuda:0.model": "B"})[:devices]:
+        ids = add_history(store, outcomes, hard=hard)
+    reader = reader_of(empty_copy)
+
+    def open_now() -> list[tuple[str, str]]:
+        return sorted((one.case.name, one.run.id) for one in known_regressions(reader) if one.state == "open")
+
+    assert {name for name, _ in open_now()} == {"late"}
+    for _ in range(2):
+        look_back(reader)
+        assert {name for name, _ in open_now()} == {"broken", "late", "step"}
+        assert len(open_now()) == 3 * devices
+    assert ("step", ids[bad]) in open_now()
+    state = data_version(store.engine)
+    add_history(store, {"step": [130.0]}, hard={"cuda:0.model": "A"}, first=START + timedelta(days=runs))
+    before = data_version(store.engine)
+    look_back(reader)
+    assert data_version(store.engine) == before != state
