@@ -32,7 +32,7 @@ from opgauge.web.head import HeadAsGet
 from opgauge.web.notify import follow
 from opgauge.web.observe import Observer
 from opgauge.web.reader import Reader
-from opgauge.web.scope import LatestProject, ProjectScope
+from opgauge.web.scope import LatestProject, ProjectScope, WholePath
 from opgauge.web.waivers import mark
 
 POLICY = (
@@ -127,6 +127,7 @@ def create_app(
     app.add_middleware(SecurityHeaders)
     app.add_middleware(HeadAsGet)
     app.add_middleware(Observer)
+    app.add_middleware(WholePath)
     app.include_router(assets.router)
     app.include_router(pages.router)
     if find_spec("opgauge.web.api") is not None:

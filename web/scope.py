@@ -54,6 +54,26 @@ class ProjectScope:
         await self.app(scope, receive, send)
 
 
+class WholePath:
+    """Middleware for proxies that pass on the path below which they serve: it is cut off once.
+
+    The server puts the root path before every path, as most proxies cut it off.
+    """
+
+    def __init__(self, app: Callable[..., Awaitable[None]]) -> None:
+        self.app = app
+
+    async def __call__(self, scope: _Message, receive: Callable[[], Awaitable[_Message]], send: _Send) -> None:
+        """ASGI."""
+        root = scope.get("root_path", "")
+        if root and f"{scope['path']}/".startswith(f"{root}{root}/"):
+            raw = scope.get("raw_path")
+            scope.update(path=scope["path"].removeprefix(root), raw_path=raw and raw.removeprefix(root.encode()))
+            if scope["path"] == root:
+                scope.update(path=f"{root}/", raw_path=raw and f"{root}/".encode())
+        await self.app(scope, receive, send)
+
+
 class LatestProject:
     """Middleware that leads a page of one project, asked for without it, to the project that was measured last."""
 
