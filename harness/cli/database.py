@@ -55,11 +55,9 @@ def backup(
 
     Example: opgauge db backup opgauge-2026-11-25.db
     """
-    from opgauge.harness.store import Store
-    from opgauge.harness.store.maintenance import back_up
+    from opgauge.harness.store.maintenance import back_up_database
 
-    with Store.open(database_url(db)) as store:
-        typer.echo(f"{file}: {back_up(store.engine, file):,} bytes")
+    typer.echo(f"{file}: {back_up_database(database_url(db), file):,} bytes")
 
 
 @database.command("prune")

@@ -54,6 +54,7 @@ def set_(
 
     from opgauge.harness.errors import SettingsError
     from opgauge.harness.store import Store
+    from opgauge.harness.store.audit import add_audit
     from opgauge.harness.store.project_state import change_state
     from opgauge.harness.store.projects import find_project, save_project
 
@@ -70,6 +71,7 @@ def set_(
             found = replace(found, samples_days=samples_days or None)
         save_project(store.engine, found)
         change_state(store.engine, name)
+        add_audit(store.engine, "", "set project", name, str(found))
     typer.echo(f"project {name}: {found}")
 
 
@@ -88,6 +90,7 @@ def commits(
     """
     from opgauge.harness.report.commits import read_commits, read_tips
     from opgauge.harness.store import Store
+    from opgauge.harness.store.audit import add_audit
     from opgauge.harness.store.project_state import change_state
     from opgauge.harness.store.projects import add_commits
 
@@ -95,4 +98,5 @@ def commits(
     with Store.open(database_url(db)) as store:
         added = add_commits(store.engine, name, found)
         change_state(store.engine, name, tips=read_tips(tree))
+        add_audit(store.engine, "", "read commits", name, f"{added} new")
     typer.echo(f"project {name}: {counted(added, 'new commit')} of {len(found)}")

@@ -70,6 +70,7 @@ def remove(
     """
     from opgauge.harness.report.render import commit_text
     from opgauge.harness.store import Store
+    from opgauge.harness.store.audit import add_audit
     from opgauge.harness.store.deleting import delete_runs
 
     with Store.open(database_url(db)) as store:
@@ -80,6 +81,8 @@ def remove(
         if not yes:
             typer.confirm(f"Delete {counted(len(found), 'run')} from {store.place}?", abort=True)
         typer.echo(f"{counted(delete_runs(store.engine, found.keys()), 'run')} deleted")
+        for name in found:
+            add_audit(store.engine, "", "delete run", name)
 
 
 def _since(store: Store, start: datetime | None) -> list[Run]:

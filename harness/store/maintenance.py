@@ -13,11 +13,30 @@ from sqlalchemy import Engine, delete, insert, select
 
 from opgauge.harness.errors import StoreError
 from opgauge.harness.settings import program_environment
+from opgauge.harness.store.engine import explained, make_engine
 from opgauge.harness.store.projects import find_project, list_projects
+from opgauge.harness.store.schema import version
 from opgauge.harness.store.tables import DeletionRow, ResultRow, RunRow, SampleRow
 
 CHUNK = 2000
 """Results of one deletion."""
+
+
+def back_up_database(url: str, target: Path) -> int:
+    """Write a copy of a database of any schema, also of an older one before its upgrade; returns its size in bytes.
+
+    Raises StoreError as `back_up` does, and where there is no database of opgauge.
+    """
+    with explained(url):
+        engine = make_engine(url)
+        file = engine.url.database if engine.dialect.name == "sqlite" else None
+        try:
+            if (file and not Path(file).is_file()) or version(engine) is None:
+                msg = f"{engine.url.render_as_string()} has no opgauge database to back up"
+                raise StoreError(msg)
+            return back_up(engine, target)
+        finally:
+            engine.dispose()
 
 
 def back_up(engine: Engine, target: Path) -> int:

@@ -9,19 +9,21 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
-from sqlalchemy import func, select, update
+from sqlalchemy import create_engine, func, select, text, update
 
 from opgauge.harness.errors import StoreError
 from opgauge.harness.report.export import whole_run
 from opgauge.harness.result.result import Environment, Measurement
 from opgauge.harness.result.submission import read_submission
 from opgauge.harness.store import Store, run_queries
+from opgauge.harness.store.audit import list_audit
 from opgauge.harness.store.bulk import add_run
 from opgauge.harness.store.dumping import dump_run
 from opgauge.harness.store.maintenance import back_up, prune_samples
 from opgauge.harness.store.projects import ProjectSettings, save_project
 from opgauge.harness.store.result_rows import has_samples, result_values
 from opgauge.harness.store.tables import ResultRow, RunRow, SampleRow
+from tests.commandline import run_here
 from tests.databases import SERVER, database
 from tests.harness.test_store import a_result
 
@@ -53,6 +55,42 @@ def test_a_backup_is_whole_and_overwrites_nothing(tmp_path: Path) -> None:
     if not SERVER:
         with Store.open(f"sqlite:///{target}") as copy:
             assert copy.results(run, samples=True)[0].measurement == a_result().measurement
+
+
+@pytest.mark.skipif(bool(SERVER) and not shutil.which("pg_dump"), reason="no pg_dump")
+def test_a_database_of_an_older_schema_can_be_backed_up(tmp_path: Path) -> None:
+    """By the version that asks for the backup before the upgrade; one of a newer schema too."""
+    with database(tmp_path) as url:
+        with Store.open(url) as store:
+            add(store, "", 0)
+        for schema in ("0001", "9999"):
+            with create_engine(url).begin() as connection:
+                connection.execute(text(f"UPDATE alembic_version SET version_num = '{schema}'"))  # noqa: S608
+            target = tmp_path / f"{schema}.copy"
+            done = run_here("db", "backup", str(target), "--db", url, cwd=tmp_path, variables={})
+            assert done.returncode == 0, done.stderr
+            assert target.stat().st_size > 0
+
+
+def test_no_database_is_no_backup(tmp_path: Path) -> None:
+    """A mistyped address would otherwise be created, and its emptiness backed up."""
+    (tmp_path / "empty.db").touch()
+    for name in ("missing", "empty"):
+        url = f"sqlite:///{tmp_path}/{name}.db"
+        done = run_here("db", "backup", str(tmp_path / "copy"), "--db", url, cwd=tmp_path, variables={})
+        assert done.returncode != 0
+        assert "no opgauge database" in done.stderr
+    assert [path.name for path in tmp_path.iterdir()] == ["empty.db"]
+
+
+def test_administration_is_in_the_audit_log(tmp_path: Path) -> None:
+    """Deletions of runs, settings of projects and retention: who looks for a lost run finds what took it."""
+    with database(tmp_path) as url, Store.open(url) as store:
+        run = add(store, "a", 100)
+        for given in (("project", "set", "a", "--samples-days", "30"), ("db", "prune"), ("runs", "rm", run, "--yes")):
+            assert run_here(*given, "--db", url, cwd=tmp_path, variables={}).returncode == 0
+        entries = [(one.action, one.subject) for one in list_audit(store.engine)]
+        assert entries == [("delete run", run), ("prune samples", "by project"), ("set project", "a")]
 
 
 def test_old_samples_are_pruned_and_summaries_stay(tmp_path: Path) -> None:
