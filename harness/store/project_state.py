@@ -47,7 +47,7 @@ def change_state(engine: Engine, project: str, *, is_news: bool = True, **values
     """Store some values of a project's state. is_news: count it as a change, at which services look anew."""
     row = ProjectStateRow
     with engine.begin() as connection:
-        changed = update(row).where(row.project == project).values(**values, changes=row.changes + is_news)
+        changed = update(row).where(row.project == project).values(**values, changes=row.changes + int(is_news))
         if not connection.execute(changed).rowcount:
             given = {"project": project, "tips": {}, "changes": int(is_news), **values}
             connection.execute(insert(row).values(given))

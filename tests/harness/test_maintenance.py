@@ -64,8 +64,10 @@ def test_a_database_of_an_older_schema_can_be_backed_up(tmp_path: Path) -> None:
         with Store.open(url) as store:
             add(store, "", 0)
         for schema in ("0001", "9999"):
-            with create_engine(url).begin() as connection:
+            engine = create_engine(url)
+            with engine.begin() as connection:
                 connection.execute(text(f"UPDATE alembic_version SET version_num = '{schema}'"))  # noqa: S608
+            engine.dispose()
             target = tmp_path / f"{schema}.copy"
             done = run_here("db", "backup", str(target), "--db", url, cwd=tmp_path, variables={})
             assert done.returncode == 0, done.stderr
