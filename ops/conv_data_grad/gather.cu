@@ -16,38 +16,6 @@
 
 #if __CUDA_ARCH__ >= 800
 
-// Position of a pixel of a pass in dx and in dy's lines.
-struct Pixel {
-  int image, at[AXES];  // coordinates within its class
-
-  __device__ __forceinline__ Pixel(const Pass& pass, int column) {
-#pragma unroll
-    for (int axis = AXES - 1; axis >= 0; --axis) {
-      const int whole = quotient(column, pass.size[axis]);
-      at[axis] = remainder(column, whole, pass.size[axis]);
-      column = whole;
-    }
-    image = column;
-  }
-  __device__ __forceinline__ int line(const Plan& plan) const {
-    int line = image;
-#pragma unroll
-    for (int axis = 0; axis < AXES; ++axis) line = line * plan.pitch[axis] + at[axis] + plan.margin[axis];
-    return line;
-  }
-  // Offset among the pixels of dx, or -1 beyond the class.
-  __device__ __forceinline__ int dx_offset(const Plan& plan, const int (&residue)[AXES]) const {
-    int dx_offset = 0;
-#pragma unroll
-    for (int axis = 0; axis < AXES; ++axis) {
-      const int whole = at[axis] * plan.stride[axis] + residue[axis];
-      if (whole >= plan.full[axis]) return -1;
-      dx_offset = dx_offset * plan.full[axis] + whole;
-    }
-    return dx_offset;
-  }
-};
-
 template <int J>
 __device__ __forceinline__ void load_columns(unsigned int (&to)[J][2], const unsigned int (&from)[J / 2], int piece) {
 #pragma unroll
@@ -237,6 +205,11 @@ __global__ void __launch_bounds__(32 * R * Q, J == 8 || (R == 2 && G > 0) ? 2 : 
       ahead.next(plan, pass.taps);
     }
     cp_async_commit_group();
+  }
+  if constexpr (sizeof(T) == 2) {  // float32 has no registers for it
+    if (addend != nullptr && plan.last && blockIdx.z == 0) {
+      request_addend<THREADS>(addend, plan, pass, row_tile * ROWS, ROWS, first, columns);
+    }
   }
   const int lane = threadIdx.x % 32, inner = lane % 8, which = lane / 8, warp = threadIdx.x / 32;
   const int warp_row = warp % R * 16 * I, warp_column = warp / R * 8 * J;

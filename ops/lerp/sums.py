@@ -39,8 +39,6 @@ EACH = {True: 4, False: ELEMENTS_EACH}
 elements."""
 FEWEST_COLUMNS = 1024
 """Columns from which sums along them are of few elements up to as many as in other reductions."""
-FEW_ROUNDS = 4
-"""Rounds of loads of a thread from which blocks share a sum of few elements: merging takes a microsecond."""
 COLLECTED = 8
 """Partial sums that a thread collects at once."""
 
@@ -129,7 +127,7 @@ def sum_plan(full: Shape, gradient: Shape, weight: Shape, widest: int, multiproc
     numbers = (1 if rows else width) << columns
     collectors = max(SUM_THREADS // numbers, 1) * COLLECTED
     room = max(1, BLOCKS_PER_MULTIPROCESSOR * multiprocessors // -(-kept.units >> columns))
-    wanted = -(-rounds // FEW_ROUNDS) if few else min(rounds, isqrt(rounds * collectors))
+    wanted = rounds if few else min(rounds, isqrt(rounds * collectors))
     splits = max(1, min(room, wanted, most_splits(prod(gradient))))
     return SumPlan(rows, width, spread, lanes, columns, splits, kept, summed)
 

@@ -127,18 +127,13 @@ def _alone(call: Call) -> Bound | None:
 def _once(call: Call) -> Bound | None:
     view, itemsize = call.view, call.itemsize
     width = call.widest_or_one(widest_vector(itemsize, *call.tensors))
-    found = plan_once(view, width, itemsize)
-    if found is None and width > 1:
-        groups = _groups(call)
-        if groups is not None:
-            return groups
+    found, several = plan_once(view, width, itemsize), width > 1
+    if found is None and several:  # single elements of a channel are faster than vectors of several
         width = 1
         found = plan_once(view, width, itemsize)
-    if found is None:
-        return None
+    if found is None or (found[1] > 1 and architecture() < HOPPER) or call.x.size >= LARGEST_SIZE:
+        return _groups(call) if several and width == 1 else None
     group, cluster = found
-    if (cluster > 1 and architecture() < HOPPER) or call.x.size >= LARGEST_SIZE:
-        return None
     how = block_of(view, width, itemsize, group, cluster)
     if how is None:
         return None

@@ -11,7 +11,7 @@
 // Why      all loads are in flight at once; short code, as a one-wave kernel is bound by instruction fetch
 template <typename T, int V, int P>  // P: 7, 4 or 1; the numbers are defined by channels_first.py
 constexpr int ALONE_THREADS =
-    V == 1 && P > 1 && sizeof(T) <= 4 ? ALONE_THREADS_SINGLE : (P == 7 ? ALONE_THREADS_7 : (P == 4 ? ALONE_THREADS_4 : ALONE_THREADS_1));
+    V == 1 && P > 1 ? ALONE_THREADS_SINGLE : (P == 7 ? ALONE_THREADS_7 : (P == 4 ? ALONE_THREADS_4 : ALONE_THREADS_1));
 #if __CUDA_ARCH__ >= 1000
 constexpr int FURTHER_REGISTERS = 16;  // avoids spills there
 #else

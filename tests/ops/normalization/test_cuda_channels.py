@@ -50,7 +50,7 @@ def test_a_block_holds_its_channel(
                 continue
             vectors, threads, together = found
             assert vectors * threads >= view.images * view.post // width, view
-            most = channels_first_plan.alone_threads(vectors, width, width * info.itemsize)
+            most = channels_first_plan.alone_threads(vectors, width)
             assert max(WARP, threads * together) % WARP == 0 < threads * together <= most, view
             assert threads % WARP == 0 or threads & (threads - 1) == 0, view
             assert together == 1 or (threads <= WARP and threads & (threads - 1) == view.channels % together == 0), view
@@ -76,7 +76,8 @@ def test_a_block_holds_its_channel(
         (View(8, 512, 784), 16, 8, False, (7, 128, 1)),
         (View(3, 2, 1023), 2, 1, False, (4, 768, 1)),
         (View(2, 3, 3025), 4, 1, True, (7, 896, 1)),
-        (View(2, 3, 3025), 8, 1, False, None),
+        (View(2, 3, 3025), 8, 1, False, (7, 896, 1)),
+        (View(2, 3, 3025), 8, 1, True, None),
         # several channels of a block, where there are many of few vectors
         (View(4, 2000, 16), 16, 4, True, (1, 16, 8)),
         (View(8, 2048, 16), 16, 4, True, (1, 32, 4)),
