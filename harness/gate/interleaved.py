@@ -13,7 +13,7 @@ import random
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import product
@@ -194,10 +194,11 @@ def _open(
             stack.close()
 
 
-def _hold_both(pool: WorkerPool, record: JobRecord, sides: Sides) -> Held:
-    """Bind, call and check the job in both processes, on buffers that they share."""
-    found = {}
-    with _memory_file(record) as memory:
+def _hold_both(pool: WorkerPool, record: JobRecord, sides: Sides, *, may_share: bool = True) -> Held:
+    """Bind, call and check the job in both processes, on buffers that they share if their inputs are the same."""
+    found: dict[str, BlockOutcome] = {}
+    is_shared = may_share and not _has_other_inputs(record, found)
+    with _memory_file(record) if is_shared else nullcontext() as memory:
         for side in sides.rng.sample(SIDES, len(SIDES)):
             executor = sides.executors[side]
             executor.limits = _first_limits(record, side, sides.pair)
@@ -205,7 +206,15 @@ def _hold_both(pool: WorkerPool, record: JobRecord, sides: Sides) -> Held:
                 executor.pin(sides.cpus)
             plain = pool.run(executor, side, record, sides.pair, hold=True, late_checks=True, memory=memory)
             found[side] = outcome_from(plain, **{METHOD: INTERLEAVED})
+    if is_shared and _has_other_inputs(record, found):  # the second side has overwritten those of the first
+        return _hold_both(pool, record, sides, may_share=False)
     return Held(sides, found)
+
+
+def _has_other_inputs(record: JobRecord, found: Mapping[str, BlockOutcome]) -> bool:
+    """Whether the two trees are known to draw different inputs for the case."""
+    digests = {record.fingerprint(side)[0] for side in SIDES} | {one.fingerprint[0] for one in found.values()}
+    return len(digests - {""}) > 1
 
 
 def _first_limits(record: JobRecord, side: str, pair: int | None) -> Limits:

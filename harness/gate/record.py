@@ -95,6 +95,12 @@ class BlockOutcome:
         return self.check is not None and self.check.ok and "fingerprint" in self.extra
 
     @property
+    def fingerprint(self) -> tuple[str, str]:
+        """Digests of the inputs and of the code that checked the outputs; empty if unknown."""
+        inputs, _, code = str(self.extra["fingerprint"]).partition(" ") if self.is_known else ("", "", "")
+        return inputs, code
+
+    @property
     def is_interleaved(self) -> bool:
         """Whether its samples alternated with those of the other side."""
         return str(self.extra.get(METHOD)).startswith(INTERLEAVED.partition("/")[0])
@@ -148,6 +154,11 @@ class JobRecord:
         found = {"digest": known.extra["digest"], "check": to_json(known.check)}
         is_own = any(one is known for one in self.outcomes[side].values())
         return found if is_own else {**found, "fingerprint": known.extra["fingerprint"]}
+
+    def fingerprint(self, side: str) -> tuple[str, str]:
+        """The fingerprint of a side's outcomes; empty where none was correct."""
+        outcomes = [*self.outcomes[side].values(), *(found for at, found in self.seen.items() if at == side)]
+        return next((one.fingerprint for one in outcomes if one.is_known), ("", ""))
 
     @property
     def method(self) -> str:

@@ -22,6 +22,7 @@ from opgauge.harness.gate.selection import Selection, plan
 from opgauge.harness.gate.waiver import Waiver
 from opgauge.harness.judge.compare import compare_run
 from opgauge.harness.judge.verdict import Comparison, Evidence, Rule, Side, Subject, Verdict
+from opgauge.harness.project.active import measured
 from opgauge.harness.project.revision import ownership_note
 from opgauge.harness.result.ceilings import Ceilings
 from opgauge.harness.result.result import Profile
@@ -142,10 +143,32 @@ def gate(
         notes=(
             *layout.notes,
             *_ownership_notes(pool),
+            *reference_notes(records),
             *count_notes(counted),
             *unfinished_notes(found, records, paired),
         ),
     )
+
+
+def reference_notes(records: Mapping[Subject, JobRecord]) -> list[str]:
+    """Notes of a project's ops whose inputs or references differ between the trees.
+
+    Shipped ops have digests of whole folders, which kernels change too.
+    """
+    if measured() is None:
+        return []
+    inputs: set[str] = set()
+    references: set[str] = set()
+    for subject, record in records.items():
+        base, head = (record.fingerprint(side) for side in (BASE, HEAD))
+        if any(base) and any(head):
+            inputs |= {subject.op} if base[0] != head[0] else set()
+            references |= {subject.op} if base[1] != head[1] else set()
+    texts = {
+        "the base has other inputs, so that times and results are of other values": inputs,
+        "the reference changed, and each tree is checked by its own: review it": references,
+    }
+    return [f"{', '.join(sorted(ops))}: {text}" for text, ops in texts.items() if ops]
 
 
 def _ownership_notes(pool: WorkerPool) -> list[str]:

@@ -260,6 +260,9 @@ class Attempt:
         outputs = {}
         for name, spec in specs.items():
             array = typed(given.get(name), spec.dtype)
+            if name in given and given[name] is None:
+                reason = f"returned None for {name}: return an array, or take `out` and fill it"
+                raise WrongError(reason)
             if array is None:
                 array = self.buffers.out.get(name)
             elif not is_array(array):

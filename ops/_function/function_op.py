@@ -9,17 +9,17 @@ from contextlib import redirect_stdout
 from functools import cache
 from typing import Any, NamedTuple, overload
 
-import numpy as np
-
-from opgauge.ops._core.dtype import FLOATS, FLOATS_8, dtype_info
+from opgauge.ops._core.dtype import FLOATS, dtype_info
 from opgauge.ops._core.errors import DefinitionError, ShapeError
 from opgauge.ops._core.kernel import Kernel, KernelKey, param_values
 from opgauge.ops._core.op import Array, Input, Op, Params, Shape, Shapes, TensorSpec, Work, tensor_bytes
 from opgauge.ops._core.registry import register, register_kernel
 from opgauge.ops._core.source import source_line
+from opgauge.ops._function.code_digest import code_digest
 from opgauge.ops._function.error_bound import Tolerance, check_tolerance, perturbation_bound, stated_bound
 from opgauge.ops._function.implementation import Implementation
 from opgauge.ops._function.near_ties import near_ties
+from opgauge.ops._function.outputs import name_outputs, output_dtype
 from opgauge.ops._function.signature import Signature, read_signature
 from opgauge.ops._function.trace import trace
 
@@ -55,6 +55,7 @@ class FunctionOp:
         self._settings = settings
         self._derive: Function | None = None
         self._infer = cache(self._traced)
+        self._digest = cache(self._read_code)
         summary, source = texts
         named = {**settings.outputs} or self._output_names()
         self._outputs = tuple(named)
@@ -161,7 +162,13 @@ class FunctionOp:
             return self._evaluate(arrays, params)
 
         reference.__wrapped__ = self.reference  # type: ignore[attr-defined]  # for inspect.getsource
+        reference.digest = self._digest  # type: ignore[attr-defined]
         return reference
+
+    def _read_code(self) -> str:
+        """Digest of the code of the check: the reference, the rule for its inputs, and the stated options."""
+        settings = self._settings
+        return code_digest(self.reference, self._derive, settings.tolerance, settings.outputs, settings.shapes)
 
     def _evaluate(self, arrays: Mapping[str, Array], params: Params) -> dict[str, Array]:
         positional = [arrays.get(item.name) for item in self._signature.inputs]
@@ -179,6 +186,7 @@ class FunctionOp:
         return dict(self._derive(*positional, **param_values(params)))
 
     def _shape_rule(self, shapes: Mapping[str, Shape], dtype: str, params: Params) -> Shapes:
+        self._digest()  # before a call changes what the function refers to, such as a cache
         return self._infer(tuple((name, tuple(shape)) for name, shape in shapes.items()), dtype, params)
 
     def _traced(self, shapes: tuple[tuple[str, Shape], ...], dtype: str, params: Params) -> Shapes:
@@ -209,7 +217,7 @@ class FunctionOp:
             msg = f"{self.name}: the reference refuses {given}: {kind}{error}"
             raise ShapeError(msg) from error
         return {
-            name: TensorSpec(one.shape, stated.get(name) or _output_dtype(one.kind, one.dtype, dtype))
+            name: TensorSpec(one.shape, stated.get(name) or output_dtype(one.kind, one.dtype, dtype))
             for name, one in traced.items()
         }
 
@@ -304,36 +312,3 @@ def op(
         return FunctionOp(function, called, read_signature(function, called, inputs or {}), settings, (summary, source))
 
     return decorate if reference is None else decorate(reference)
-
-
-def name_outputs(returned: Any, names: tuple[str, ...], op_name: str) -> dict[str, Array]:
-    """Outputs of a reference by name; raises DefinitionError if they do not match the names."""
-    if isinstance(returned, Mapping):
-        missing = [name for name in names if name not in returned]
-        if missing:
-            msg = f"op {op_name}: the reference returned no {', '.join(missing)}; outputs= names them"
-            raise DefinitionError(msg)
-        return {name: np.asarray(returned[name]) for name in names}
-    values = returned if isinstance(returned, tuple) else (returned,)
-    if len(values) != len(names):
-        msg = f"op {op_name}: the reference returned {len(values)} outputs; name them all with outputs=(…)"
-        raise DefinitionError(msg)
-    if any(value is None for value in values):
-        msg = f"op {op_name}: the reference returned None; it should return the output"
-        raise DefinitionError(msg)
-    return {name: np.asarray(value) for name, value in zip(names, values, strict=True)}
-
-
-def _output_dtype(kind: str, dtype: str, case: str) -> str:
-    """The case's dtype for a floating output of a floating case, but of 8 bits only where the reference says so.
-
-    The reference's own dtype where either is exact.
-    """
-    if kind in "iub" or dtype in FLOATS_8:
-        return dtype
-    case_kind = dtype_info(case).kind
-    if kind == "c":
-        return case if case_kind == "complex" else ("complex128" if case == "float64" else "complex64")
-    if case_kind == "complex":
-        return "float64" if case == "complex128" else "float32"
-    return case if case_kind == "float" and case not in FLOATS_8 else "float32"

@@ -149,3 +149,14 @@ def test_a_kernel_that_reads_inputs_early_is_told_to_declare_it(
     case = Case("early", "small", {"x": (5, 7)}, "float32", find_op("early").params())
     (result,), _ = run(Trial(case, "prepared", "cpu", "cpu"))
     assert (result.status, "declare captures_inputs=True" in result.reason) == (status, not declared)
+
+
+def test_none_in_place_of_one_output_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An implementation that returns arrays returns one for each output: the buffer that nobody filled is none."""
+    monkeypatch.setattr(registry, "_OPS", dict(registry._OPS))
+    monkeypatch.setattr(registry, "_KERNELS", dict(registry._KERNELS))
+    made = opgauge.op(name="half_empty", outputs=("low", "high"))(lambda x: (x.min(-1), x.max(-1)))
+    made.implementation("forgets", device="cpu")(lambda x: (x.min(-1), None))
+    case = Case("half_empty", "small", {"x": (5, 7)}, "float32", find_op("half_empty").params())
+    (result,), _ = run(Trial(case, "forgets", "cpu", "cpu"))
+    assert (result.status, "returned None for high" in result.reason) == (Status.WRONG, True)

@@ -300,6 +300,24 @@ def test_a_planted_slowdown_of_a_project_is_detected(project: ForeignProject, tm
     assert project.git("status", "--porcelain") == ""
 
 
+REFERENCE = ("bench/doubled.py", "return factor * x", "return factor * x + x * 1e-12")
+INPUTS = ("bench/doubled.py", "@opgauge.op\n", "@opgauge.op(inputs={'x': opgauge.Input('x', std=1.5)})\n")
+
+
+@pytest.mark.parametrize(
+    ("edit", "told"),
+    [(REFERENCE, "doubled: the reference changed"), (INPUTS, "doubled: the base has other inputs"), (None, "")],
+)
+def test_a_changed_reference_is_told(project: ForeignProject, edit: tuple[str, str, str] | None, told: str) -> None:
+    """A change of the reference by itself passes, if the kernel agrees with it, and is named; none is not."""
+    if edit is not None:
+        project.change(*edit)
+    code, printed = project.gate("--all")
+    assert code in {ExitCode.PASSED, ExitCode.UNDECIDED}, printed
+    assert told in printed
+    assert told or ("the reference changed" not in printed and "other inputs" not in printed)
+
+
 def test_removed_and_renamed_ops_are_told(project: ForeignProject) -> None:
     """A case that is gone is `removed`; an op under another name, with its files renamed, is one new and one removed.
 

@@ -87,6 +87,14 @@ def test_several_outputs_have_names_and_dtypes() -> None:
     assert (given["mean"].dtype, given["index"].dtype) == ("float32", "int32")
 
 
+@pytest.mark.parametrize("returned", [lambda x: (x, None), lambda x: [x, None], lambda x: {"low": x, "high": None}])
+def test_an_output_of_none_is_named(returned: Any) -> None:
+    """A reference returns an array for each output, in a tuple, a list or a mapping."""
+    found = opgauge.op(name="bounds", outputs=("low", "high"))(returned).op
+    with pytest.raises(DefinitionError, match="op bounds: the reference returned None for high"):
+        found.infer({"x": (3,)}, "float32", found.params())
+
+
 def test_inputs_may_be_optional_exact_and_derived() -> None:
     """`= None` is optional, `"int64"` names a dtype, and `derive` makes indices valid."""
 
