@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from sqlalchemy import Engine
 
+from opgauge.harness.case.case import EXPLORED
 from opgauge.harness.errors import NothingError, TreeError
 from opgauge.harness.gate.record import HEAD, BlockOutcome
 from opgauge.harness.judge.verdict import Subject
@@ -50,8 +51,8 @@ class Stored:
 def load(engine: Engine, name: str, tree: Path, here: Environment, devices: Iterable[str]) -> Stored:
     """Results of the run whose id begins with `name`, else of runs of the latest commits of the branch of that name.
 
-    Raises NothingError without any, and TreeError, naming the difference, for results of another kind of machine
-    than `here`.
+    Cases that an exploration drew are of no tree's case files, and left out. Raises NothingError without any results,
+    and TreeError, naming the difference, for results of another kind of machine than `here`.
     """
     names = list(devices)
     runs = run_queries.find_runs(engine, name) or runs_of_branch(
@@ -68,10 +69,11 @@ def load(engine: Engine, name: str, tree: Path, here: Environment, devices: Iter
     chosen = same[:RUNS]
     cases: dict[str, CaseInfo] = {}
     blocks = load_blocks(engine, chosen, cases)
+    drawn = {case_id for case_id, info in cases.items() if EXPLORED in info.data.get("tags", ())}
     label = f"run {chosen[0].id[:8]}" if len(chosen) == 1 else f"{len(chosen)} runs of {name}"
     return Stored(
         Tree(tree, chosen[0].commit, label),
-        {subject: found for subject, found in blocks.items() if subject.device in names},
+        {one: found for one, found in blocks.items() if one.device in names and one.case_id not in drawn},
         cases,
     )
 

@@ -86,6 +86,10 @@ class Implementation:
             if output not in self.op.outputs or source not in names:
                 msg = f"{self.label}: inplace= should give an input of {self.op.name} by output, not {source!r}"
                 raise DefinitionError(msg)
+        others = [name for name in self.op.outputs if name not in self.inplace]
+        if self.inplace and others and "out" not in self._accepted:
+            msg = f"{self.label} overwrites inputs, so it should take out and fill {', '.join(others)}"
+            raise DefinitionError(msg)
 
     def _takes(self, name: str) -> bool:
         item = self._accepted.get(name)

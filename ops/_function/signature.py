@@ -81,11 +81,15 @@ def _params_class(function: Callable[..., Any], name: str, defaults: Mapping[str
     for key, hint, _ in fields:
         if not _is_plain(hint):
             msg = (
-                f"op {name}: parameter {key} is annotated {hint!r}; a case file can give bool, int, float, str, None, "
-                "Literal, tuples of these, and unions"
+                f"op {name}: parameter {key} is {_described(key, hint, hints)}; a case file can give bool, int, float, "
+                "str, None, Literal, tuples of these, and unions"
             )
             raise DefinitionError(msg)
     return make_dataclass(f"{name}_params", fields, frozen=True, slots=True, namespace={"__post_init__": make_plain})
+
+
+def _described(key: str, hint: Any, annotated: Mapping[str, Any]) -> str:
+    return f"annotated {hint!r}" if key in annotated else f"by default a {hint.__name__}"
 
 
 def _hints(function: Callable[..., Any], name: str, defaults: Mapping[str, Any]) -> dict[str, Any]:

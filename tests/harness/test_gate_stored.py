@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from opgauge.harness.case.case import GatePolicy
+from opgauge.harness.case.case import EXPLORED, GatePolicy
 from opgauge.harness.case.file import load_cases
 from opgauge.harness.errors import NothingError
 from opgauge.harness.gate import pairs
@@ -106,6 +106,22 @@ def test_a_branch_is_its_latest_commits(tmp_path: Path) -> None:
         assert [[one.samples_ns for one in blocks] for blocks in stored.blocks.values()] == [
             [(float(number),) for number in range(5, 15)]
         ]
+
+
+def test_cases_that_an_exploration_drew_are_not_removed(tmp_path: Path) -> None:
+    """A branch's explorations are stored like its runs: what they drew is in no case file, and no tree has lost it."""
+    db, here = tmp_path / "runs.db", capture(["cpu"])
+    keep_runs(db, [1.0], here)
+    drawn = replace(CASE, name="seed-1-0", shapes={"x": (5, 3)}, tags=(EXPLORED,))
+    with Store.open(f"sqlite:///{db}") as store:
+        run = store.begin_run(here)
+        measurement = Measurement((1.0,), "test", 1)
+        store.add_result(run, Result(Trial(drawn, "optimized", "cpu", "cpu"), Status.OK, measurement=measurement))
+        store.finish_run(run)
+        stored = load(store.engine, run, ROOT, here, ["cpu"])
+        both = load(store.engine, "trunk", ROOT, here, ["cpu"])
+    assert not stored.blocks
+    assert {subject.case_id for subject in both.blocks} == {CASE.id}
 
 
 def test_history_names_the_run_where_the_level_changed(tmp_path: Path) -> None:

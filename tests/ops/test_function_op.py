@@ -186,6 +186,7 @@ def positional_default(x: Any, y: float = 2.0) -> Any:
     [
         (no_default, "parameter eps has no default"),
         (unplain, "parameter table is annotated"),
+        (lambda x, *, table=frozenset(): x, "parameter table is by default a frozenset; a case file can give"),
         (variadic, r"\*xs cannot be given in a case"),
         (positional_default, "input y has the default 2.0; write parameters after a `\\*`"),
     ],
@@ -207,6 +208,9 @@ def test_implementations_that_do_not_fit_are_refused() -> None:
         made.implementation("a", device="gpu")
     with pytest.raises(DefinitionError, match="arrays='cupy' is not for cpu"):
         made.implementation("a", device="cpu", arrays="cupy")(lambda x, weight, *, eps: x)
+    two = opgauge.op(name="two", outputs=("y", "total"))(lambda x: (2 * x, x.sum()))
+    with pytest.raises(DefinitionError, match="overwrites inputs, so it should take out and fill total"):
+        two.implementation("a", device="cpu", inplace={"y": "x"})(lambda x: x.sum())
 
     @made.implementation("nothing", device="cpu")
     def _(x: Any, weight: Any, *, eps: float) -> None:
