@@ -21,6 +21,7 @@ from opgauge.ops._cuda import source as source_module
 from opgauge.ops._cuda.gemm import launch as gemm_launch
 from opgauge.ops._cuda.source import CudaSource, Gpu
 from opgauge.ops.conv_data_grad import cuda as conv_data_grad
+from opgauge.ops.conv_data_grad import patches
 from opgauge.ops.deformable_conv import cuda as deformable_conv
 from opgauge.ops.deformable_conv import cuda_grad as deformable_conv_grad
 from opgauge.ops.normalization import channels_first
@@ -97,6 +98,7 @@ def recorded(programs: list[tuple[CudaSource, str, str, int]] | None = None) -> 
         for module in (conv_data_grad, deformable_conv, deformable_conv_grad):
             patch.setattr(module, "multiply_stacks", lambda *_: lambda: None)
         patch.setattr(gemm_launch, "tensor_map", lambda *_: None)
+        patch.setattr(patches, "box_map", lambda *_: None)
         patch.setattr(np, "matmul", _no_product)
         tuning._forget()
         yield found

@@ -42,6 +42,7 @@ from opgauge.ops.conv_data_grad.cuda_small import (
 )
 from opgauge.ops.conv_data_grad.gather_layout import GatherLayout
 from opgauge.ops.conv_data_grad.op import ConvDataGradParams, ConvGeometry, geometry, three
+from opgauge.ops.conv_data_grad.patches import PatchLayout, convolve_patches, is_aligned, patch_layout
 
 AXES = 3
 """Number of spatial axes."""
@@ -107,13 +108,14 @@ class ColumnsConfig(NamedTuple):
         return f"columns by {'a product' if self.product else 'the BLAS'}, folded: {self.reason}"
 
 
-ConvConfig = DepthwiseConfig | DirectConfig | SmallConfig | GemmProblem | GatherLayout | ColumnsConfig
+ConvConfig = DepthwiseConfig | DirectConfig | SmallConfig | GemmProblem | PatchLayout | GatherLayout | ColumnsConfig
 
 
-def plan(found: ConvGeometry, dtype: str, gpu: Gpu, *, added: bool = False) -> ConvConfig:
+def plan(found: ConvGeometry, dtype: str, gpu: Gpu, *, added: bool = False, aligned: bool = True) -> ConvConfig:
     """The kernels for a convolution that is not empty, on `gpu`. added: there is an addend.
 
-    One launch for small groups or few products; one product for 1x1; taps that gather dy; else columns.
+    One launch for small groups or few products; one product for 1x1; taps that read patches of dy, or gather it; else
+    columns. aligned: 16-byte vectors can have the arrays' addresses, as is assumed before they are known.
     """
     depthwise = depthwise_config(found, dtype, gpu)
     if depthwise is not None:
@@ -123,10 +125,17 @@ def plan(found: ConvGeometry, dtype: str, gpu: Gpu, *, added: bool = False) -> C
         return small if replaces_direct(small, direct, gpu) else direct
     if replaces_product(small, dtype):
         return small
-    own = supported(dtype, gpu)
-    if own and found.is_pointwise:
+    if supported(dtype, gpu) and found.is_pointwise:
         return _split(_product(found, dtype, dtype, added=added), gpu)
-    wide = dtype_info(dtype).accumulate
+    patches, any_addresses = patch_layout(found, dtype, gpu) if aligned else None, _gathered(found, dtype, gpu)
+    if patches is not None:
+        return replace(patches, workspace_bytes=any_addresses.workspace_bytes)
+    return any_addresses
+
+
+def _gathered(found: ConvGeometry, dtype: str, gpu: Gpu) -> GatherLayout | ColumnsConfig:
+    """The kernels that suit any filter and addresses."""
+    own, wide = supported(dtype, gpu), dtype_info(dtype).accumulate
     columns = found.channels * prod(found.kernel) * found.batch * prod(found.out_size) * dtype_info(wide).itemsize
     layout, product = gather_layout(found, dtype, gpu), _product(found, dtype, wide) if own else None
     if layout is not None and not (product and has_few_blocks(layout, product, columns, gpu)):
@@ -164,11 +173,14 @@ def conv_data_grad(
     dx = out["dx"]
     if min(dx.size, dy.size) == 0:
         return _copy(dx, add_to_output)
-    config = plan(found, dx.dtype.name, current_gpu(), added=add_to_output is not None)
+    aligned = is_aligned(dy, filter, dx, add_to_output)
+    config = plan(found, dx.dtype.name, current_gpu(), added=add_to_output is not None, aligned=aligned)
     if not isinstance(config, GemmProblem):
         announce(config)
     if isinstance(config, DepthwiseConfig | DirectConfig | SmallConfig):
         return _in_one_launch(config, dy, filter, dx, add_to_output)
+    if isinstance(config, PatchLayout):
+        return convolve_patches(config, dy, filter, dx, add_to_output)
     if isinstance(config, GatherLayout):
         return gather(config, dy, filter, dx, add_to_output, workspace)
     if isinstance(config, GemmProblem):

@@ -36,6 +36,11 @@ class Axis:
         """Distance between consecutive reaches of a class."""
         return self.dilation // gcd(self.stride, self.dilation)
 
+    @property
+    def between(self) -> int:
+        """Taps of the filter from one of a class to the next."""
+        return self.stride // gcd(self.stride, self.dilation)
+
     def taps(self, residue: int) -> list[tuple[int, int]]:
         """Taps of a class and their reaches, longest first."""
         moved = ((tap, residue + self.padding - tap * self.dilation) for tap in range(self.kernel))

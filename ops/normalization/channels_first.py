@@ -128,7 +128,11 @@ def _once(call: Call) -> Bound | None:
     view, itemsize = call.view, call.itemsize
     width = call.widest_or_one(widest_vector(itemsize, *call.tensors))
     found, several = plan_once(view, width, itemsize), width > 1
-    if found is None and several:  # single elements of a channel are faster than vectors of several
+    if found is None and several and view.channels >= multiprocessors():
+        groups = _groups(call)
+        if groups is not None:
+            return groups
+    if found is None and several:  # single elements of few channels are faster than vectors of several
         width = 1
         found = plan_once(view, width, itemsize)
     if found is None or (found[1] > 1 and architecture() < HOPPER) or call.x.size >= LARGEST_SIZE:

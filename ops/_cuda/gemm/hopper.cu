@@ -11,23 +11,6 @@ constexpr int VECTOR = 8;    // elements of 16 bytes
 
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
 
-// Transposes among four lanes: number `i` of lane `t` becomes number `t` of lane `i`.
-__device__ __forceinline__ void trade(unsigned int (&v)[4]) {
-  const bool odd = threadIdx.x & 1, high = threadIdx.x & 2;
-#pragma unroll
-  for (int i = 0; i < 4; i += 2) {
-    const unsigned int got = __shfl_xor_sync(0xffffffffu, odd ? v[i] : v[i + 1], 1);
-    v[i] = odd ? got : v[i];
-    v[i + 1] = odd ? v[i + 1] : got;
-  }
-#pragma unroll
-  for (int i = 0; i < 2; ++i) {
-    const unsigned int got = __shfl_xor_sync(0xffffffffu, high ? v[i] : v[i + 2], 2);
-    v[i] = high ? got : v[i];
-    v[i + 2] = high ? v[i + 2] : got;
-  }
-}
-
 // persistent_wgmma: persistent blocks compute tiles of 64 R x 128 results and load the next tile during the epilogue.
 // Layout   a (rows, depth) if A_K_MAJOR, else (depth, rows); b (depth, columns); d (rows, columns), by Views
 // Grid     resident blocks × groups       Block  128 R          Needs  16-byte vectors of a, b, d and the addend

@@ -33,6 +33,15 @@ __device__ __forceinline__ void cp_async_bulk_tensor_load(
                : "memory");
 }
 
+// Loads a box of pixels of several images, of which `column` is the first channel.
+__device__ __forceinline__ void cp_async_bulk_tensor_load(
+    unsigned int to, const TensorMap& map, int column, int x, int y, int image, unsigned long long* barrier) {
+  asm volatile("cp.async.bulk.tensor.4d.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint "
+               "[%0], [%1, {%2, %3, %4, %5}], [%6], %7;" ::"r"(to),
+               "l"(&map), "r"(column), "r"(x), "r"(y), "r"(image), "r"(shared_address(barrier)), "l"(evict_last_policy())
+               : "memory");
+}
+
 // Loads contiguous bytes; their number and both addresses are multiples of 16.
 __device__ __forceinline__ void cp_async_bulk_load(
     unsigned int to, const void* from, unsigned int bytes, unsigned long long* barrier) {

@@ -23,4 +23,21 @@ __device__ __forceinline__ unsigned int bits(float first, float second) {
   return *reinterpret_cast<const unsigned int*>(&pair);
 }
 
+// Transposes among four lanes: number `i` of lane `t` becomes number `t` of lane `i`.
+__device__ __forceinline__ void trade(unsigned int (&v)[4]) {
+  const bool odd = threadIdx.x & 1, high = threadIdx.x & 2;
+#pragma unroll
+  for (int i = 0; i < 4; i += 2) {
+    const unsigned int got = __shfl_xor_sync(0xffffffffu, odd ? v[i] : v[i + 1], 1);
+    v[i] = odd ? got : v[i];
+    v[i + 1] = odd ? v[i + 1] : got;
+  }
+#pragma unroll
+  for (int i = 0; i < 2; ++i) {
+    const unsigned int got = __shfl_xor_sync(0xffffffffu, high ? v[i] : v[i + 2], 2);
+    v[i] = high ? got : v[i];
+    v[i + 2] = high ? v[i + 2] : got;
+  }
+}
+
 #endif
