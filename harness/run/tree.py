@@ -10,6 +10,7 @@ import os
 import shutil
 import subprocess
 import tempfile
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -107,7 +108,7 @@ def _why_missing(tree: Path, ref: str) -> str:
 
 @contextmanager
 def checkout(tree: Path, commit: str) -> Iterator[Path]:
-    """The same folder as `tree`, at `commit`, in a temporary worktree."""
+    """The folder `tree` at `commit`, under the name that it had then, in a temporary worktree."""
     _sweep(tree)
     with interruptible():
         folder = Path(tempfile.mkdtemp(prefix=f"{PREFIX}{os.getpid()}-"))
@@ -136,10 +137,21 @@ def checkout(tree: Path, commit: str) -> Iterator[Path]:
                 run_git(tree, "rev-parse", name).stdout.strip() for name in ("--show-toplevel", "--show-prefix")
             )
             check_out_submodules(Path(top), folder / "tree")
-            yield folder / "tree" / prefix
+            is_there = (folder / "tree" / prefix).is_dir()
+            yield folder / "tree" / (prefix if is_there else _earlier_name(Path(top), commit, prefix))
         finally:
             with uninterrupted():
                 _remove(tree, folder)
+
+
+def _earlier_name(top: Path, commit: str, prefix: str) -> str:
+    """Name at `commit` of a folder of a repository, from which most of its files were moved; the same without any."""
+    listed = run_git(top, "diff", "--find-renames", "--diff-filter=R", "--name-status", "-z", commit).stdout
+    fields = listed.split("\0")
+    moves = zip(fields[1::3], fields[2::3], strict=False)
+    inside = ((old, new.removeprefix(prefix)) for old, new in moves if new.startswith(prefix))
+    found = Counter(old.removesuffix(rest) for old, rest in inside if old.endswith(rest))
+    return next((name for name, _ in found.most_common(1)), prefix)
 
 
 def own_extensions(beside: Path) -> dict[str, str]:

@@ -257,10 +257,11 @@ class Attempt:
             reason = f"returned {counted(len(items), 'output')} instead of {len(specs)}"
             raise WrongError(reason)
         given = dict(zip(specs, items, strict=False))
+        is_returning = any(one is not None and specs[name].view_of is None for name, one in given.items())
         outputs = {}
         for name, spec in specs.items():
             array = typed(given.get(name), spec.dtype)
-            if name in given and given[name] is None:
+            if is_returning and given[name] is None:
                 reason = f"returned None for {name}: return an array, or take `out` and fill it"
                 raise WrongError(reason)
             if array is None:

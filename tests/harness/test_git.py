@@ -111,3 +111,25 @@ def test_a_checkout_survives_the_terminal_under_nohup(repository: Path) -> None:
             assert (base / "kernel.py").is_file()
     finally:
         signal.signal(signal.SIGHUP, before)
+
+
+def test_a_checkout_is_of_the_folder_by_its_earlier_name(repository: Path) -> None:
+    """A project's folder that was moved is compared with what it was, not taken for a new one; others are new."""
+    names = ("-c", "user.name=a", "-c", "user.email=a@example.org")
+    for name in ("alpha", "beta"):
+        (repository / "packages" / name).mkdir(parents=True)
+        (repository / "packages" / name / "opgauge.toml").write_text(f"# {name}\n" * 9)
+        (repository / "packages" / name / "kernel.py").write_text(f"{name} = 1\n" * 9)
+    git(repository, "add", ".")
+    git(repository, *names, "commit", "-qm", "packages")
+    git(repository, "mv", "packages/alpha", "packages/gamma")
+    (repository / "packages" / "gamma" / "kernel.py").write_text("alpha = 1\n" * 9 + "changed = 1\n")
+    with checkout(repository / "packages" / "gamma", "HEAD") as base:
+        assert base.parts[-2:] == ("packages", "alpha")
+        assert (base / "opgauge.toml").read_text().startswith("# alpha")
+    new = repository / "packages" / "delta"
+    new.mkdir()
+    (new / "opgauge.toml").write_text("# delta\n")
+    git(repository, "add", ".")
+    with checkout(new, "HEAD") as base:
+        assert base.parts[-2:] == ("packages", "delta")
