@@ -31,12 +31,14 @@ class Convolution:
 def draw_convolution(random: Random, elements: int, rank: int = 2) -> Convolution:
     """A convolution over `rank` axes with an output, for an image tensor of about `elements` elements.
 
-    One in five is depthwise, one in five has a few groups.
+    One in five is depthwise, one in five has a few groups. Of those without, three in ten have as many outputs as
+    channels, as most layers of networks do.
     """
     channels, kind = random.choice(CHANNELS), random.random()
     divisors = [number for number in range(1, min(channels, 64) + 1) if channels % number == 0]
     groups = channels if kind < 0.2 else random.choice(divisors) if kind < 0.4 else 1
-    multiplier = random.choice((1, 1, 1, 2)) if groups == channels else max(1, random.choice(CHANNELS) // groups)
+    outs = channels if random.random() < 0.3 else random.choice(CHANNELS)
+    multiplier = random.choice((1, 1, 1, 2)) if groups == channels else max(1, outs // groups)
     batch = random.choice(BATCHES)
     edge = max(1.0, (elements / (batch * channels)) ** (1 / rank))
     square = random.random() < 0.7
