@@ -212,7 +212,8 @@ class PatchLayout:
 
     def _class(self, residues: tuple[int, int], first_tile: int) -> Any:
         """`PixelClass` of the kernel."""
-        numbers = dict(zip(("first_tile", "down", "across"), (first_tile, *self.tiles(residues)[1:]), strict=True))
+        _, down, across = self.tiles(residues)
+        numbers = {"first_tile": first_tile, "down": down, "across": across}
         for name, axis, residue in zip("yx", self.axes, residues, strict=True):
             taps = axis.taps(residue)
             numbers |= {f"residue_{name}": residue, f"taps_{name}": len(taps)}

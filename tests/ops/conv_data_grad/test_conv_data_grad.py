@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from itertools import product
 from math import prod
 from typing import Any
 
@@ -67,6 +68,15 @@ ONE_CHANNEL_CUT = Convolution(
 """A channel, whose layouts are the same, by a filter of which some taps meet no pixel."""
 ONE_PIXEL_MISSED = Convolution((1, 2, 1), (1, 2, 1), params={"strides": 3, "padding_before": 1})
 """A pixel of two channels, whose layouts are the same, that no tap meets."""
+
+
+def complaints(made: Convolution, layout: str) -> set[str]:
+    """What the checker says of the optimized one, in this run's dtypes, with an addend or not; "" if it is right."""
+    cases = (
+        replace(made, add=add).case(dtype, layout)
+        for add, dtype in product((False, True), drawn_of("conv_data_grad", FLOATS))
+    )
+    return {complaint(case, inputs_of(case), "optimized") for case in cases}
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
