@@ -65,7 +65,8 @@ def expect(case: Case, inputs: Inputs, *, threads: int | None = None) -> Expecte
         values, bounds = _evaluate(op, inputs.wide, case)
         if _overflows(inputs.wide, values, bounds):
             wider = {name: _wider(value) for name, value in inputs.wide.items()}
-            values, bounds = (_rounded(part) for part in _evaluate(op, wider, case))
+            values, bounds = _evaluate(op, wider, case)
+            values, bounds = _rounded(values), _rounded(_reaching(values, bounds))
     for name, spec in specs.items():
         if values[name].shape != spec.shape:
             msg = f"{case.op}: the reference's {name} is {values[name].shape}, not {spec.shape} as for other values"
@@ -96,6 +97,16 @@ def _is_finite(array: Array) -> bool:
 def _wider(value: Array) -> Array:
     """Floats and complex numbers in the processor's widest dtype, whose exponents usually have more bits."""
     return value.astype({"f": np.longdouble, "c": np.clongdouble}.get(value.dtype.kind, value.dtype), copy=False)
+
+
+def _reaching(values: Mapping[str, Array], bounds: Mapping[str, Array]) -> dict[str, Array]:
+    """Bounds in the widest dtype, at least the largest double where a value exceeds it and a double may be right."""
+    found, largest = dict(bounds), np.finfo(np.float64).max
+    for name in values.keys() & bounds.keys():
+        size, bound = np.abs(values[name]), np.abs(bounds[name])
+        is_near = (size > largest) & (size - bound <= largest)
+        found[name] = np.where(is_near, np.copysign(np.maximum(bound, largest), bounds[name]), bounds[name])
+    return found
 
 
 def _rounded(arrays: Mapping[str, Array]) -> dict[str, Array]:

@@ -67,6 +67,8 @@ def test_bounds_beyond_float64_allow_finite_results() -> None:
     case = case_of("normalization", {"x": (3, 2)}, "float64")
     x = [largest, largest, largest, -largest / 5, largest, -largest]
     assert judged(case, inputs_of(case, x=x, gamma=[largest] * 2, beta=[largest] * 2)) == ""
+    x = [largest, largest, -largest, largest, largest, largest]
+    assert judged(case, inputs_of(case, x=x, gamma=[largest / 3, largest], beta=[largest] * 2)) == ""
 
 
 def judged(case: Case, inputs: Inputs) -> str:
