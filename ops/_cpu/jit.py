@@ -18,7 +18,7 @@ from llvmlite.binding import get_host_cpu_name
 from numba import config, prange, types
 from numba.core.caching import IndexDataCacheFile
 from numba.core.codegen import get_host_cpu_features
-from numba.extending import intrinsic
+from numba.extending import intrinsic, overload
 
 from opgauge.ops._core.cache import cache_folder, is_writable
 from opgauge.ops._core.dtype import accumulator_info
@@ -159,6 +159,31 @@ def narrow(typingctx: Any, value: Any, like: Any) -> Any:
         return builder.trunc(builder.lshr(chosen, ir.Constant(_INT32, 16)), ir.IntType(16))
 
     return like(value, like), generate
+
+
+def widen_for(value: Any, number: Any) -> Any:
+    """The value of a stored element, for a kernel that computes with the type of `number`.
+
+    Unlike `widen`, it leaves 16-bit integers as they are where `number` is one.
+    """
+    raise NotImplementedError
+
+
+def narrow_for(value: Any, like: Any, number: Any) -> Any:
+    """`value` as the dtype of the stored element `like`, which is an integer if `number` has its type."""
+    raise NotImplementedError
+
+
+@overload(widen_for, inline="always", strict=False)
+def _widen_for(value: Any, number: Any) -> Any:
+    return (lambda value, number: value) if value == number else (lambda value, number: widen(value))  # noqa: ARG005
+
+
+@overload(narrow_for, inline="always", strict=False)
+def _narrow_for(value: Any, like: Any, number: Any) -> Any:  # noqa: ARG001
+    if like == number:
+        return lambda value, like, number: type(like)(value)  # noqa: ARG005
+    return lambda value, like, number: narrow(value, like)  # noqa: ARG005
 
 
 @parallel(error_model="numpy")

@@ -82,10 +82,8 @@ def _step(layout: Reduction, x: Any, y: Any, p: float) -> Bound:
     from opgauge.ops._cpu.jit import accumulator, storage
     from opgauge.ops.p_norm import jit
 
-    if layout.length == 1 and p != 0 and x.dtype == y.dtype:
-        return _magnitudes(x, y)
-    if layout.length == 1:
-        layout = _as_columns(x.size, 1)
+    if layout.length == 1 and x.dtype == y.dtype:
+        return _of_single_elements(x, y, p)
     modes = {0.0: jit.COUNT, inf: jit.LARGEST, -inf: jit.SMALLEST}
     mode, wide = modes.get(p, jit.HALVES if _is_halves(p) else jit.POWER), accumulator(x)
     order, start = wide.type(p if np.isfinite(p) else 1), wide.type(inf if p == -inf else 0)
@@ -118,11 +116,17 @@ def _zeros(array: Any) -> Bound:
     return bind(array.reshape(-1).view(np.uint8).fill, 0)
 
 
-def _magnitudes(x: Any, y: Any) -> Bound:
-    """The norms of single elements: without their signs."""
+def _of_single_elements(x: Any, y: Any, p: float) -> Bound:
+    """The norms of single elements: those without their signs, or at porder 0 one for each that is not zero."""
+    from opgauge.ops.p_norm import jit_single as jit
+
     kind = np.dtype(f"u{x.dtype.itemsize}")
     bits, out = (array.reshape(-1).view(kind) for array in (x, y))
-    return bind(np.bitwise_and, bits, kind.type(np.iinfo(kind).max >> 1), out=out)
+    mask, one = kind.type(np.iinfo(kind).max >> 1), np.ones((), x.dtype).view(kind)[()]
+    threads = count(2 * x.nbytes)
+    if p == 0:
+        return bind(jit.count_nonzero.on(threads), bits, out, mask, one, threads)
+    return bind(jit.clear_signs.on(threads), bits, out, mask, threads)
 
 
 def _operations(p: float, x: Any) -> int:

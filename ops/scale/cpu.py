@@ -1,11 +1,9 @@
-"""scale on the CPU by Numba; int16 by NumPy."""
+"""scale on the CPU by Numba."""
 
 from __future__ import annotations
 
 from functools import partial
 from typing import Any
-
-import numpy as np
 
 from opgauge.ops._core.dtype import FLOATS
 from opgauge.ops._core.kernel import Bound
@@ -15,7 +13,7 @@ from opgauge.ops._cpu.threads import count
 from opgauge.ops.scale.op import DTYPES, as_integer
 
 
-@kernel("scale", "optimized", "cpu", tuple(name for name in DTYPES if name != "int16"), prepare=True)
+@kernel("scale", "optimized", "cpu", DTYPES, prepare=True)
 def scale(*, x: Any, scale: Any, bias: float, bias_after_scale: bool, out: dict[str, Any]) -> Bound:
     """Multiply and add in one pass; a scale given as a tensor is read in each run."""
     from opgauge.ops._cpu.jit import accumulator, storage
@@ -31,16 +29,3 @@ def scale(*, x: Any, scale: Any, bias: float, bias_after_scale: bool, out: dict[
         return lambda: function(source, target, wide.type(scale.reshape(-1)[0]), *last)
     factor = wide.type(scale if x.dtype.name in FLOATS else as_integer(scale, wide))
     return partial(function, source, target, factor, *last)
-
-
-@kernel("scale", "optimized", "cpu", ("int16",))
-def scale_int16(*, x: Any, scale: Any, bias: float, bias_after_scale: bool, out: dict[str, Any]) -> None:
-    """Use NumPy, writing into `out`: Numba's kernels take 16-bit integers for bfloat16."""
-    factor = as_integer(scale, x.dtype) if isinstance(scale, float | int) else scale.reshape(-1)[0]
-    result, shift = out["out"], x.dtype.type(as_integer(bias, x.dtype))
-    if bias_after_scale:
-        np.multiply(x, x.dtype.type(factor), out=result)
-        np.add(result, shift, out=result)
-    else:
-        np.add(x, shift, out=result)
-        np.multiply(result, x.dtype.type(factor), out=result)

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from numba import njit, prange
 
-from opgauge.ops._cpu.jit import INNER, narrow, widen
+from opgauge.ops._cpu.jit import INNER, narrow_for, widen_for
 from opgauge.ops._cpu.streaming.jit import RUN, held_run, put_run, store_fence, whole_runs
 from opgauge.ops._cpu.threads import parallel
 
@@ -18,10 +18,10 @@ uintp = np.uintp
 def _scale_range(x: Any, out: Any, scale: Any, bias: Any, after: Any, start: int, end: int) -> None:
     if after:
         for index in range(uintp(start), uintp(end)):
-            out[index] = narrow(widen(x[index]) * scale + bias, out[index])
+            out[index] = narrow_for(widen_for(x[index], scale) * scale + bias, out[index], scale)
     else:
         for index in range(uintp(start), uintp(end)):
-            out[index] = narrow((widen(x[index]) + bias) * scale, out[index])
+            out[index] = narrow_for((widen_for(x[index], scale) + bias) * scale, out[index], scale)
 
 
 @parallel(error_model="numpy")
@@ -38,10 +38,10 @@ def _scale_part(x: Any, out: Any, scale: Any, bias: Any, after: Any, start: int,
     for run in range(uintp(first), uintp(whole), uintp(RUN)):
         if after:
             for step in range(uintp(RUN)):
-                held[step] = narrow(widen(x[run + step]) * scale + bias, held[step])
+                held[step] = narrow_for(widen_for(x[run + step], scale) * scale + bias, held[step], scale)
         else:
             for step in range(uintp(RUN)):
-                held[step] = narrow((widen(x[run + step]) + bias) * scale, held[step])
+                held[step] = narrow_for((widen_for(x[run + step], scale) + bias) * scale, held[step], scale)
         put_run(held, 0, out, run)
     _scale_range(x, out, scale, bias, after, whole, end)
     store_fence()

@@ -1,24 +1,18 @@
-"""sign on the CPU by Numba; complex numbers and int16 by NumPy."""
+"""sign on the CPU by Numba."""
 
 from __future__ import annotations
 
 from functools import partial
 from typing import Any
 
-import numpy as np
-
-from opgauge.ops._core.dtype import COMPLEX, FLOATS
+from opgauge.ops._core.dtype import COMPLEX, FLOATS, INTS
 from opgauge.ops._core.kernel import Bound
 from opgauge.ops._core.registry import kernel
 from opgauge.ops._cpu import streaming
 from opgauge.ops._cpu.threads import count
-from opgauge.ops.sign.op import DTYPES
-
-BY_NUMBA = tuple(name for name in DTYPES if name not in {"int16", *COMPLEX})
-"""Dtypes of the common kernel: not int16, which Numba's kernels treat as bfloat16, nor complex numbers."""
 
 
-@kernel("sign", "optimized", "cpu", BY_NUMBA, prepare=True)
+@kernel("sign", "optimized", "cpu", (*FLOATS, *INTS), prepare=True)
 def sign(*, x: Any, out: dict[str, Any]) -> Bound:
     """Read and write each element once."""
     from opgauge.ops._cpu.jit import accumulator, storage
@@ -40,9 +34,3 @@ def sign_of_complex(*, x: Any, out: dict[str, Any]) -> Bound:
     part = x.real.dtype
     source, target = x.reshape(-1).view(part), out["out"].reshape(-1).view(part)
     return partial(jit.sign_complex.on(threads), source, target, part.type(0), part.type(1), threads)
-
-
-@kernel("sign", "optimized", "cpu", ("int16",), strided=True)
-def sign_by_numpy(*, x: Any, out: dict[str, Any]) -> None:
-    """Call `numpy.sign`."""
-    np.sign(x, out=out["out"])

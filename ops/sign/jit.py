@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from numba import njit, prange
 
-from opgauge.ops._cpu.jit import INNER, narrow, widen
+from opgauge.ops._cpu.jit import INNER, narrow_for, widen_for
 from opgauge.ops._cpu.streaming.jit import RUN, held_run, put_run, store_fence, whole_runs
 from opgauge.ops._cpu.threads import parallel
 
@@ -17,10 +17,10 @@ uintp = np.uintp
 @njit(inline="always", error_model="numpy")
 def _sign(x: Any, zero: Any, one: Any) -> Any:
     """Sign of a stored element. The constants have the type that x widens to, so that nothing is converted."""
-    number = widen(x)
+    number = widen_for(x, zero)
     value = number + zero  # NaN stays NaN, and a negative zero becomes zero
     value = one if number > zero else value
-    return narrow(zero - one if number < zero else value, x)
+    return narrow_for(zero - one if number < zero else value, x, zero)
 
 
 @njit(**INNER)

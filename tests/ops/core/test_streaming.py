@@ -20,8 +20,10 @@ BESIDE = 77
 KERNELS: list[tuple[str, str, dict[str, Any], tuple[str, ...], tuple[str, ...]]] = [
     ("flatten", "complex128", {"copy": True}, ("x",), ("out",)),
     ("sign", "float16", {}, ("x",), ("out",)),
+    ("sign", "int16", {}, ("x",), ("out",)),
     ("scale", "float32", {"scale": 1.5, "bias": 0.25}, ("x",), ("out",)),
     ("scale", "float32", {"scale": 1.5, "bias": 0.25, "bias_after_scale": False}, ("x",), ("out",)),
+    ("scale", "int16", {"scale": 3.0, "bias": 1.0}, ("x",), ("out",)),
     ("fill_any_like", "bool", {"value": 0.0}, ("x",), ("out",)),
     ("add_n", "bfloat16", {}, ("in_0", "in_1"), ("out",)),
     ("lerp", "float32", {"weight": 0.3}, ("x", "y"), ("out",)),

@@ -7,6 +7,7 @@ import pytest
 
 from opgauge.ops import dtype_info, find_kernel, find_op
 from opgauge.ops._core.backend import to_backend, to_numpy
+from opgauge.ops._core.dtype import INTS
 
 SPECIAL = [0.0, -0.0, 1e-40, -1e-40, np.inf, -np.inf, np.nan, 2.5, -3.0]
 
@@ -50,6 +51,16 @@ def test_every_number_of_16_bits_on_cuda(dtype: str, first: int) -> None:
         given, found = to_numpy(x).astype(np.float64), to_numpy(out).astype(np.float64)
     assert np.array_equal(found, np.sign(given), equal_nan=True)
     assert not np.signbit(found[found == 0]).any()
+
+
+@pytest.mark.parametrize("dtype", INTS)
+def test_integers_of_every_size(dtype: str) -> None:
+    """Those of 16 bits are not taken for floats, and the least one has no positive counterpart."""
+    limits = np.iinfo(dtype)
+    x = np.array([limits.min, 0, 1, limits.max, *range(100)], dtype)
+    out = np.full_like(x, 77)
+    find_kernel("sign", "optimized", "cpu", dtype).bind({"x": x}, find_op("sign").params(), {"out": out})()
+    assert out.tolist() == np.sign(x).tolist()
 
 
 def test_half_subnormals_have_a_sign() -> None:
