@@ -206,9 +206,9 @@ def _grad_of_finite(layout: Reduction, arrays: tuple[Any, ...], threads: int, or
         return bind(jit.grad_columns.on(threads), *columns, layout.shape, *order)
     width = c if c > 1 else r2 if b > 1 else layout.length
     if width <= SHORT_GRADIENT and source.size > width:
-        units = (a, r1, b, r2, 1) if c > 1 else (a, r1, b, 1, 1) if b > 1 else (a, 1, 1, 1, 1)
-        given = (array.reshape(-1, columns) for array, columns in zip(arrays, (width, c, c, width), strict=True))
-        return bind(jit.grad_short.on(threads), *given, units, *order, threads)
+        units = (a, r1, b, r2, c) if c > 1 else (a, r1, b, 1, 1) if b > 1 else (a, 1, 1, 1, 1)
+        flat = (array.reshape(-1) for array in arrays)
+        return bind(jit.grad_short.on(threads), *flat, units, *order, width, threads)
     if c > 1:
         columns = (array.reshape(-1, c) for array in arrays)
         return bind(jit.grad_columns.on(threads), *columns, layout.shape, *order)

@@ -8,6 +8,7 @@ import numpy as np
 from numba import njit, prange
 
 from opgauge.ops._cpu.jit import (
+    INLINE,
     INNER,
     half_registers,
     narrow,
@@ -16,6 +17,7 @@ from opgauge.ops._cpu.jit import (
 )
 from opgauge.ops._cpu.jit_powers import power, power_of_halves, power_of_integer
 from opgauge.ops._cpu.threads import parallel
+from opgauge.ops._cpu.tile.jit_lanes import LANES_BYTES, lanes_of, load_widened, store
 
 SIGN, LINEAR, QUADRATIC, INTEGER, HALVES, GENERAL, BELOW_ONE = range(7)
 """Gradient modes: by `porder`."""
@@ -23,6 +25,8 @@ TILE = 256
 """Columns that a thread takes at a time: their counts and shares stay in the first-level cache."""
 COPIED = 512
 """Elements whose norms are copied, one for each, so that one loop takes many short rows."""
+MOST_COPIED = 8192
+"""The same where rows have the same norms in turn, which are copied once."""
 
 
 @njit(**INNER)
@@ -167,29 +171,40 @@ def _repeat(given: Any, first: int, count: int, width: int, each: Any) -> None:
     """Set `each` to the values of `given` for `count` rows of `width` elements from row `first` on, one value a row."""
     at = np.uint64(0)
     for row in range(np.uint64(first), np.uint64(first + count)):
-        value = widen(given[row, 0])
+        value = widen(given[row])
         for k in range(np.uint64(width)):
             each[at + k] = value
         at += np.uint64(width)
 
 
+@njit(**INLINE)
+def _copy_row(given: Any, first: int, each: Any, at: int, width: int) -> None:
+    """Set width elements of `each` from `at` on, and some behind them, to those of `given` from `first` on."""
+    lanes = lanes_of(each)
+    if first + (width + lanes - 1) // lanes * lanes <= given.size:
+        for k in range(0, width, lanes):
+            store(each, np.uint64(at + k), load_widened(given, np.uint64(first + k), each))
+    else:
+        for k in range(width):
+            each[np.uint64(at + k)] = widen(given[np.uint64(first + k)])
+
+
 @njit(**INNER)
 def _copy(given: Any, first: int, count: int, width: int, shape: Any, each: Any) -> None:
     """Set `each` to the values of `given` that belong to the elements of `count` rows from row `first` on."""
-    _, r1, b, r2, _ = shape
+    _, r1, b, r2, columns = shape
     v, j, u, i = first % r2, first // r2 % b, first // (r2 * b) % r1, first // (r2 * b * r1)
     at = np.uint64(0)
     for _ in range(count):
         slot = i * b + j
-        if given.shape[1] == 1:
-            value = widen(given[slot, 0])
+        if columns == 1:
+            value = widen(given[slot])
             for _ in range(width):
                 each[at] = value
                 at += np.uint64(1)
         else:
-            for k in range(width):
-                each[at] = widen(given[slot, k])
-                at += np.uint64(1)
+            _copy_row(given, slot * columns, each, at, width)
+            at += np.uint64(width)
         v += 1  # no division per row
         if v == r2:
             v, j = 0, j + 1
@@ -200,41 +215,54 @@ def _copy(given: Any, first: int, count: int, width: int, shape: Any, each: Any)
 
 
 @parallel(error_model="numpy")
-def grad_short(x: Any, y: Any, dy: Any, dx: Any, shape: Any, slope: int, q: Any, pieces: int) -> None:
-    """Gradient along short rows, or across few columns: x, dx (rows, width); y, dy (slots, 1 or width).
+def grad_short(x: Any, y: Any, dy: Any, dx: Any, shape: Any, slope: int, q: Any, width: int, pieces: int) -> None:
+    """Gradient along short rows, or across few columns: flat x, dx (a r1 b r2 width,), y, dy (a b columns,).
 
-    shape: (a, r1, b, r2, c) in units of rows, in `pieces` for as many threads.
+    shape: (a, r1, b, r2, columns), where columns is 1 or the width; in `pieces` for as many threads. Norms that many
+    rows have in turn are copied once for all.
     """
-    rows, width = x.shape
-    at_once = max(1, COPIED // width)
-    given_once = y.shape[0] == rows and y.shape[1] == 1
-    flat, out = x.reshape(x.size), dx.reshape(x.size)
+    a, r1, b, r2, columns = shape
+    given_once = r1 * r2 * columns == 1
+    slice_rows, turn, at_once = r1 * b * r2, 1 if b == 1 else b * r2, max(1, COPIED // width)
+    if turn * width <= MOST_COPIED and slice_rows > 2 * max(turn, at_once):
+        at_once = max(1, at_once // turn) * turn
+    else:
+        turn = 0
+    step = max(turn, 1)
+    steps = a * slice_rows // step
     for piece in prange(pieces):
-        begin, end = rows * np.int64(piece) // pieces, rows * (np.int64(piece) + 1) // pieces
-        norms, grads = np.empty(COPIED, type(q)), np.empty(COPIED, type(q))
-        for first in range(begin, end, at_once):
-            count = min(at_once, end - first)
+        first, end = steps * np.int64(piece) // pieces * step, steps * (np.int64(piece) + 1) // pieces * step
+        size = at_once * width + LANES_BYTES
+        norms, grads = np.empty(size, type(q)), np.empty(size, type(q))
+        copied = np.int64(-1)
+        while first < end:
+            count, i = min(at_once, end - first), first // slice_rows
+            if turn:
+                count = min(count, (i + 1) * slice_rows - first)
             if given_once:
                 _repeat(y, first, count, width, norms)
                 _repeat(dy, first, count, width, grads)
-            else:
-                _copy(y, first, count, width, shape, norms)
-                _copy(dy, first, count, width, shape, grads)
+            elif not turn or i != copied:
+                start, rows = (i * slice_rows, at_once) if turn else (first, count)
+                _copy(y, start, rows, width, shape, norms)
+                _copy(dy, start, rows, width, shape, grads)
+                copied = i
             start, size = first * width, count * width
             if slope == LINEAR:
-                _each_linear(flat, start, size, norms, grads, out, q)
+                _each_linear(x, start, size, norms, grads, dx, q)
             elif slope == QUADRATIC:
-                _each_quadratic(flat, start, size, norms, grads, out, q)
+                _each_quadratic(x, start, size, norms, grads, dx, q)
             elif slope == SIGN:
-                _each_sign(flat, start, size, norms, grads, out, q)
+                _each_sign(x, start, size, norms, grads, dx, q)
             elif slope == INTEGER:
-                _each_integer(flat, start, size, norms, grads, out, q)
+                _each_integer(x, start, size, norms, grads, dx, q)
             elif slope == HALVES:
-                _each_halves(flat, start, size, norms, grads, out, q)
+                _each_halves(x, start, size, norms, grads, dx, q)
             elif slope == GENERAL:
-                _each_general(flat, start, size, norms, grads, out, q)
+                _each_general(x, start, size, norms, grads, dx, q)
             else:
-                _each_below_one(flat, start, size, norms, grads, out, q)
+                _each_below_one(x, start, size, norms, grads, dx, q)
+            first += count
 
 
 @njit(**INNER)
