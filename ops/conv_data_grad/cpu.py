@@ -2,8 +2,8 @@
 
 In bfloat16, products by AMX or dot products of pairs where the processor has them. Without groups: a tiled product
 in Numba, added to the addend, or with strides one for each residue class of pixels; large groups one by one likewise,
-from copies; small images pixel by pixel, all images at once. Otherwise some images at a time: a product by BLAS, then
-one fused pass over the result while it is in cache.
+from copies; small images pixel by pixel, all images at once; few outputs one by one. Otherwise some images at a time:
+a product by BLAS, then one fused pass over the result while it is in cache.
 """
 
 from __future__ import annotations
@@ -30,6 +30,7 @@ from opgauge.ops.conv_data_grad.cpu_pairs import amx_ns, by_pairs, dots_ns
 from opgauge.ops.conv_data_grad.cpu_planes import by_planes, planes_ns
 from opgauge.ops.conv_data_grad.cpu_product_costs import span_of, tiles_ns, woven_ns
 from opgauge.ops.conv_data_grad.cpu_rows import threads_for
+from opgauge.ops.conv_data_grad.cpu_vectors import are_vectors, by_vectors, vectors_ns
 from opgauge.ops.conv_data_grad.op import ConvDataGradParams, ConvGeometry, geometry, three
 
 HALF_BYTES = 2
@@ -67,6 +68,8 @@ def conv_data_grad(
     copied = np.empty(part.shape, part.dtype)
     padding = tuple(p - kept.start * d for p, kept, d in zip(found.padding, taps, found.dilation, strict=True))
     smaller = _simplest(replace(found, kernel=tuple(map(len, taps)), padding=padding))
+    if _prefers_vectors(smaller, tensors):
+        return by_vectors(found, tensors)  # reads no other taps
     step = _select(smaller, _in_layout(smaller, tensors._replace(weight=copied)))
 
     def run() -> None:
@@ -125,7 +128,16 @@ def _select(found: ConvGeometry, tensors: Tensors) -> Bound:
     is_scaled = found.is_pointwise and found.groups == found.channels == found.out_channels
     if is_scaled and (found.channels_last or prod(found.size) <= SHORT_SCALED):
         return scaled(found, tensors)
+    if _prefers_vectors(found, tensors):
+        return by_vectors(found, tensors)
     return _with_pairs(found, tensors) or _without_pairs(found, tensors)
+
+
+def _prefers_vectors(found: ConvGeometry, tensors: Tensors) -> bool:
+    """Whether products of single outputs are expected to be faster than all else, of a filter that is not widened."""
+    if tensors.weight.dtype != tensors.wide or not are_vectors(found):
+        return False
+    return vectors_ns(found, tensors.wide) <= others_ns(found, tensors.wide, of_amx=False)
 
 
 def _without_pairs(found: ConvGeometry, tensors: Tensors) -> Bound:
