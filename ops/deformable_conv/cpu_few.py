@@ -22,6 +22,9 @@ PACKED_NS, IDLE_NS, TURNED_NS = 0.6, 0.02, 2.5
 Of 19 convolutions of 1 to 49 pixels, on a Xeon with AVX-512, the faster way was taken for all. Gradients have the same
 rule: where it took products, 780 random ones took 1.4 of the time of tiles at most."""
 
+FEW_COLUMNS, LEAST_FILTER = 3, 1 << 16
+"""Pixels of all images up to which each is a product, and least numbers of a filter, which BLAS copies for more."""
+
 
 def share_products(found: SamplingGeometry, wide: Any) -> bool:
     """Whether images have so few pixels that tiles would read and pack the filter for little."""
@@ -48,13 +51,17 @@ def by_products(
     column = scratch(rows.size, wide)
     tables = np.empty((threads, found.pixels), np.int32), np.empty((threads, 7, found.pixels), wide)
     filters = weight.reshape(groups, -1, found.depth)
-    product = np.empty((groups, filters.shape[1], columns), wide)
-    by_image = product.reshape(-1, found.batch, found.pixels).transpose(1, 0, 2)
+    at_once = 1 if columns <= FEW_COLUMNS and weight.size >= LEAST_FILTER else columns
+    product = np.empty((columns // at_once, groups, filters.shape[1], at_once), wide)
+    by_image = product.transpose(0, 3, 1, 2).reshape(found.batch, found.pixels, -1).transpose(0, 2, 1)
+    parts = rows.reshape(groups, -1, at_once, found.depth).transpose(1, 0, 3, 2)
+    products = [*zip(parts, product, strict=True)]
 
     def run() -> None:
         jit.sample_taps.on(threads)(image, *places, *numbers, *tables, column)
         jit.turn_taps.on(threads)(column, rows, found.pixels, found.taps)
-        matmul(filters, rows.transpose(0, 2, 1), out=product)
+        for part, into in products:
+            matmul(filters, part, out=into)
         np.copyto(result, by_image)
 
     return run

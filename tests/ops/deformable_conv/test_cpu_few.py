@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from opgauge.ops import FLOATS
-from opgauge.ops.deformable_conv import cpu
+from opgauge.ops.deformable_conv import cpu, cpu_few
 from opgauge.ops.deformable_conv.cpu_few import MOST_PIXELS, share_products
 from opgauge.ops.deformable_conv.op import DeformableConvParams, geometry
 from tests.draws import drawn_of
@@ -38,6 +38,19 @@ def test_samples_of_all_images_are_multiplied_at_once(
         for dtype in drawn_of("deformable_conv", FLOATS):
             case = case_of("deformable_conv", shapes, dtype, **params)
             assert complaint(case, inputs_of(case), "optimized") == ""
+
+
+@pytest.mark.parametrize(("x", "weight", "params"), FEW)
+def test_pixels_are_multiplied_one_by_one(
+    monkeypatch: pytest.MonkeyPatch, x: Shape, weight: Shape, params: dict[str, Any]
+) -> None:
+    """As two or three pixels of a large filter are, in the order of images, groups and pixels."""
+    monkeypatch.setattr(cpu, "share_products", lambda *_: True)
+    monkeypatch.setattr(cpu_few, "FEW_COLUMNS", 100)
+    monkeypatch.setattr(cpu_few, "LEAST_FILTER", 0)
+    for dtype in drawn_of("deformable_conv", FLOATS):
+        case = case_of("deformable_conv", {"x": x, "filter": weight}, dtype, **params)
+        assert complaint(case, inputs_of(case), "optimized") == ""
 
 
 @pytest.mark.parametrize("wanted", [("x", "offset", "mask", "filter"), ("filter",), ("offset",), ("x", "filter")])
