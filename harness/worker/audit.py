@@ -48,6 +48,8 @@ COSTLY_SHARE = 1 / 4
 """Share of the later calls on fresh values that are judged if their reference is costly."""
 JUDGED = 4
 """Most slices whose reference is computed when their bits differ from the known ones."""
+SELDOM = 1 / 64
+"""Chance of a sample to have the first fresh values where many processes sample a kernel: they last twenty samples."""
 LOOSE_BYTES = 16 << 20
 """Size up to which outputs with independent slices are compared loosely as a whole, besides slices of them."""
 
@@ -84,6 +86,7 @@ class Audit:
         self._fresh, self._judged = (
             TimeShare(SHARE) if is_cpu else TimeShare(DEVICE_SHARE, DEVICE_FRESH_S) for _ in range(2)
         )
+        self.is_seldom = False  # whether the first fresh values are left to chance
         self._started = self._ended = 0.0
         self._called = Clocks.now()
         self._probes: dict[str, Array] = {}
@@ -96,11 +99,10 @@ class Audit:
 
     def before(self) -> Place:
         """Change inputs and poison outputs; not timed. Returns a poisoned place."""
-        sampled_s = self._sampled_s
-        self._change_now(
-            whole=self.is_small or self._whole.has_room(sampled_s),
-            fresh=self._fresh.has_room(sampled_s) and (not self.fresh or bool(self.rng.random() < 1 / 2)),
-        )
+        chance = 1 / 2 if self.fresh else SELDOM if self.is_seldom else 1
+        fresh = self._fresh.has_room(self._sampled_s) and self.rng.random() < chance
+        is_first = fresh and not self.fresh
+        self._change_now(whole=self.is_small or is_first or self._whole.has_room(self._sampled_s), fresh=fresh)
         self._place = draw_place(self._attempt.buffers.out, self._probes, self.rng)
         self._called = Clocks.now()
         return self._place

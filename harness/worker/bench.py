@@ -293,6 +293,7 @@ class Bench:
                 self.threads.begin()
                 self.left_used = [one.snapshot() for one in self.left]
                 audit.threads, audit.others_ns = self.threads, others_ns()
+                audit.is_seldom = wanted.late and kernel.key.backend == "cpu"
                 ready = HeldKernel(attempt, call, reference, audit, self.threads, returned)
                 if not wanted.is_brief:
                     phases.begin("call on read-only inputs")

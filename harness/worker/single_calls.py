@@ -219,7 +219,9 @@ def check_samples(audit: Audit, attempt: Attempt, call: Bound, repeated: Measure
     """
     if attempt.kernel.key.backend != "cpu" or repeated.calls_per_sample > 1:
         return
-    if audit.changes.is_sampling_unnoticed:
+    for _ in range(2 if audit.can_freshen else 0):  # of the first values, a few elements may decide
+        if audit.fresh and not audit.changes.is_sampling_unnoticed:
+            break
         audit.thorough += _time_thorough(audit, call, ())
     if audit.thorough and len(audit.usual) >= LEAST_SAMPLES:
         if not is_dearer(audit.thorough, audit.usual):

@@ -131,3 +131,18 @@ def test_slices_beside_a_derived_input_of_all_slices_have_their_own_reference(co
             audit.change(whole=False, fresh=True)
             audit.after(call())
     computed.assert_not_called()
+
+
+@pytest.mark.parametrize("seldom", [False, True])
+def test_fresh_values_are_seldom_in_many_processes(*, seldom: bool) -> None:
+    """They would take most of a short pair. Of few processes, the first sample has them."""
+    found = []
+    with accepted(Case("mean", "rows", {"x": (600, 40)}, "float32", find_op("mean").params(axis=1))) as attempt:
+        call = attempt.bind()
+        for seed in range(64):
+            audit = Audit(attempt, Mock(), seed=seed)
+            audit.is_seldom = seldom
+            audit.before()
+            audit.after(call())
+            found.append(audit.fresh)
+    assert (0 < sum(found) < 8) if seldom else all(found)

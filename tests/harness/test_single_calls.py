@@ -70,12 +70,32 @@ def test_a_few_fast_calls_may_be_chance(
     monkeypatch.setattr(single_calls, "_time_thorough", lambda *_: [next(thorough)])
     monkeypatch.setattr(single_calls, "_time_call", lambda *_: next(usual))
     changes = SimpleNamespace(is_sampling_unnoticed=False)
-    facts: Any = {"thorough": [], "usual": [], "can_freshen": True, "disturb": lambda *_, **__: None}
+    facts: Any = {"thorough": [], "usual": [], "fresh": 1, "can_freshen": True, "disturb": lambda *_, **__: None}
     audit: Any = SimpleNamespace(changes=changes, **facts)
     attempt: Any = SimpleNamespace(kernel=SimpleNamespace(key=SimpleNamespace(backend="cpu")))
     repeated = replace(SAMPLE, calls_per_sample=1)
     with nullcontext() if passes else pytest.raises(WrongError, match="does not repeat its work"):
         check_samples(audit, attempt, lambda: None, repeated)
+
+
+@pytest.mark.parametrize(("fresh", "few", "calls"), [(0, True, 2), (0, False, 1), (1, True, 2), (1, False, 0)])
+def test_samples_without_fresh_values_are_made_up_for(
+    fresh: int, calls: int, monkeypatch: pytest.MonkeyPatch, *, few: bool
+) -> None:
+    """Beside most pairs of a gate no sample has them: the checked pair has calls on them after its last sample."""
+    made = list[int]()
+
+    def time_thorough(audit: Any, *_: Any) -> list[CallTime]:
+        audit.fresh += 1
+        made.append(audit.fresh)
+        return [FAST]
+
+    monkeypatch.setattr(single_calls, "_time_thorough", time_thorough)
+    facts: Any = {"thorough": [FAST], "usual": [FAST] * 3, "fresh": fresh, "can_freshen": True}
+    audit: Any = SimpleNamespace(changes=SimpleNamespace(is_sampling_unnoticed=few), **facts)
+    attempt: Any = SimpleNamespace(kernel=SimpleNamespace(key=SimpleNamespace(backend="cpu")))
+    check_samples(audit, attempt, lambda: None, replace(SAMPLE, calls_per_sample=1))
+    assert len(made) == calls
 
 
 US = 1_000
