@@ -127,9 +127,10 @@ def plan(found: ConvGeometry, dtype: str, gpu: Gpu, *, added: bool = False, alig
         return small
     if supported(dtype, gpu) and found.is_pointwise:
         return _split(_product(found, dtype, dtype, added=added), gpu)
+    aligned = aligned or not found.channels_last
     patches, any_addresses = patch_layout(found, dtype, gpu) if aligned else None, _gathered(found, dtype, gpu)
     if patches is not None:
-        return replace(patches, workspace_bytes=any_addresses.workspace_bytes)
+        return replace(patches, workspace_bytes=max(any_addresses.workspace_bytes, sum(patches.packed_bytes)))
     return any_addresses
 
 
@@ -180,7 +181,7 @@ def conv_data_grad(
     if isinstance(config, DepthwiseConfig | DirectConfig | SmallConfig):
         return _in_one_launch(config, dy, filter, dx, add_to_output)
     if isinstance(config, PatchLayout):
-        return convolve_patches(config, dy, filter, dx, add_to_output)
+        return convolve_patches(config, dy, filter, dx, add_to_output, workspace)
     if isinstance(config, GatherLayout):
         return gather(config, dy, filter, dx, add_to_output, workspace)
     if isinstance(config, GemmProblem):

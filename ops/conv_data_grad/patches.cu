@@ -1,6 +1,7 @@
-// conv_data_grad in 16-bit types, channels last, by wgmma (sm_90a), without repacking dy or the filter.
+// conv_data_grad in 16-bit types by wgmma (sm_90a): dy and the filter are read as they lie, channels last.
 
 #include "cluster.cuh"
+#include "ptx/bar.cuh"
 #include "ptx/mbarrier.cuh"
 #include "slab.cuh"
 #include "tensor_map.cuh"
@@ -17,16 +18,55 @@ struct Barriers {
   unsigned long long patch_full[2], patch_empty[2], full[RING], empty[RING];
 };
 
+// Stores results with channels first: each warp those of some channels, V adjacent pixels of a row of the tile at once.
+template <typename T, int N, int V>
+__device__ __forceinline__ void store_first(
+    const float* results, const T* __restrict__ addend, T* __restrict__ dx, const PatchPlan& plan,
+    const PixelClass& pixels, int column, int x0, int y0, int image0) {
+  constexpr int WARPS = CONSUMERS * GROUP / 32, LOADS = 4;
+  const long long plane = static_cast<long long>(plan.height) * plan.width;
+  const int rows = plan.box_images * plan.box_height, channels = min(N, plan.channels - column);
+  for (int i = threadIdx.x % 32 * V; i < rows * plan.box_width; i += 32 * V) {
+    const int row = i / plan.box_width, x = i - row * plan.box_width;
+    const int image = row / plan.box_height, y = row - image * plan.box_height;
+    const int to_y = (y0 + y) * plan.stride_y + pixels.residue_y, to_x = (x0 + x) * plan.stride_x + pixels.residue_x;
+    if (to_y >= plan.height || to_x >= plan.width || image0 + image >= plan.images) continue;
+    const long long first = (static_cast<long long>(image0 + image) * gridDim.y + blockIdx.y) * plan.channels + column;
+    const long long at = first * plane + static_cast<long long>(to_y) * plan.width + to_x;
+    const float* const from = results + image * 64 + y * plan.pitch + x;
+#pragma unroll 1
+    for (int channel0 = threadIdx.x / 32; channel0 < channels; channel0 += LOADS * WARPS) {
+      VectorWord<T, V> more[LOADS] = {};
+#pragma unroll
+      for (int n = 0; n < LOADS; ++n) {
+        const int channel = channel0 + n * WARPS;
+        if (addend != nullptr && channel < channels) more[n] = fetch<T, V>(addend + at + channel * plane);
+      }
+#pragma unroll
+      for (int n = 0; n < LOADS; ++n) {
+        const int channel = channel0 + n * WARPS;
+        if (channel >= channels) break;
+        Vector<T, V> sum = as_vector<T, V>(more[n]);
+#pragma unroll
+        for (int k = 0; k < V; ++k) sum.at[k] = narrow<T>(from[channel * RESULT_PITCH + k] + widen(sum.at[k]));
+        store<T, V>(dx + at + channel * plane, sum);
+      }
+    }
+  }
+}
+
 // convolve_patches: a block computes two groups of 64 lines of dx, of one residue class, by N channels.
-// Layout   dy (N, H, W, Co), filter (Co, taps, C / groups), dx (N, H, W, C)
+// Layout   dy (N, H, W, Co), filter (Co, taps, C / groups), dx and the addend (N, H, W, C), or (N, C, H, W)
 // Grid     tiles of channels · tiles of pixels of all classes × groups      Block  CONSUMERS warpgroups and a warp
-// Needs    16-byte vectors of channels of dy, filter, dx and the addend; whole slabs of Co in a group, or one group
+// Needs    16-byte vectors of channels of dy, the filter, and dx and addend if theirs are last; whole slabs of Co in a
+//          group, or one group
 // Writes   dx
 // Why      TMA loads the patch of dy that a tile reads, with zeros around the image, once for all taps: a tap is a
 //          distance in lines of 128 bytes, by which the first factor's descriptor begins later
 // A line holds 64 channels of a pixel of the patch, `pitch` of which are a row; results of lines at the end of a row, that
 // belong to no pixel, are dropped. A producer loads patches of 64 channels, and the filter of each tap.
-template <typename T, int N>
+// FIRST: adjacent pixels that are stored at once where channels are first; 0 where they are last.
+template <typename T, int N, int FIRST>
 __global__ void __launch_bounds__(CONSUMERS * GROUP + 32, N == 64 ? 3 : 2) convolve_patches(
     const __grid_constant__ TensorMap of_dy, const __grid_constant__ TensorMap of_filter, const T* __restrict__ addend,
     T* __restrict__ dx, const __grid_constant__ PatchPlan plan) {
@@ -95,7 +135,7 @@ __global__ void __launch_bounds__(CONSUMERS * GROUP + 32, N == 64 ? 3 : 2) convo
     const long long pixel = (static_cast<long long>(image) * plan.height + to_y) * plan.width + to_x;
     return exists ? pixel * gridDim.y + blockIdx.y : -1;
   };
-  if (addend != nullptr && lane % 4 < N / 64 && column + lane % 4 * 64 < plan.channels) {
+  if (FIRST == 0 && addend != nullptr && lane % 4 < N / 64 && column + lane % 4 * 64 < plan.channels) {
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
       const long long pixel = place(half);
@@ -136,6 +176,18 @@ __global__ void __launch_bounds__(CONSUMERS * GROUP + 32, N == 64 ? 3 : 2) convo
 #pragma unroll
     for (int i = 0; i < N / 2; ++i) sum[i] = 0;
   }
+  if constexpr (FIRST > 0) {
+    bar_sync<1, CONSUMERS * GROUP>();  // patches and filter are no longer read
+    float* const results = reinterpret_cast<float*>(memory + (patches - shared_address(memory)));
+#pragma unroll
+    for (int i = 0; i < N / 2; ++i) {
+      const int channel = i / 4 * 8 + lane % 4 * 2 + i % 2;
+      results[channel * RESULT_PITCH + group * 64 + warp * 16 + lane / 4 + i % 4 / 2 * 8] = sum[i];
+    }
+    bar_sync<1, CONSUMERS * GROUP>();
+    store_first<T, N, FIRST>(results, addend, dx, plan, pixels, column, x0, y0, image0);
+    return;
+  }
 
 #pragma unroll
   for (int half = 0; half < 2; ++half) {
@@ -167,7 +219,7 @@ __global__ void __launch_bounds__(CONSUMERS * GROUP + 32, N == 64 ? 3 : 2) convo
 
 #else
 
-template <typename T, int N>
+template <typename T, int N, int FIRST>
 __global__ void convolve_patches(TensorMap, TensorMap, const T*, T*, PatchPlan) {
   __trap();  // other devices use gather.cu
 }

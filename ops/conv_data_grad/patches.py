@@ -1,11 +1,11 @@
-"""Plan of `convolve_patches`: conv_data_grad in 16-bit types, channels last, by patches of dy in shared memory."""
+"""Plan of `convolve_patches`: conv_data_grad in 16-bit types, by patches of dy in shared memory."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import lru_cache
-from itertools import accumulate, product
-from math import prod
+from itertools import accumulate, product, starmap
+from math import gcd, prod
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -17,13 +17,14 @@ from opgauge.ops._cuda.struct import address, pack
 from opgauge.ops._cuda.tensor_map import box_map
 from opgauge.ops.conv_data_grad.gather_layout import LARGEST_INDEX
 from opgauge.ops.conv_data_grad.op import ConvGeometry
+from opgauge.ops.conv_data_grad.pack_channels import Packed, pack_channels, packed, packed_bytes
 from opgauge.ops.conv_data_grad.residue_classes import Axis, axes_of
 
 DTYPES = ("float16", "bfloat16")
 ARCHITECTURE = 90
 """Compute capability with wgmma as `patches.cu` has it: later ones have another instruction."""
-COLUMNS = (64, 128)
-"""Channels of dx in a tile."""
+COLUMNS, VECTORS = (64, 128), (1, 2, 4)
+"""Channels of dx in a tile, and pixels of it that are stored at once where channels are first."""
 WIDE_BLOCKS = 0.7
 """Tiles of 128 channels per multiprocessor from which they are taken: on an H200 half as many take 1.4 times as long as
 twice as many of 64, and as many 0.75 of the time."""
@@ -31,12 +32,16 @@ FEWEST_BLOCKS, MANY_STAGES = 0.25, 16
 """Blocks per multiprocessor below which more stages than these are divided among blocks by other kernels."""
 FEWEST_CHANNELS = 32
 """Channels of a group, of dx and of dy, below which tiles would be mostly padding."""
+FIRST_PRODUCTS, FIRST_CHANNELS = 50_000_000, 1200
+"""Multiply-adds of all of dx, and of a pixel and a tap, from which packing pays where channels are first."""
 LINES, GROUP_LINES, LINE_BYTES, DEEP = 128, 64, 128, 64
 """Lines of a tile and of each warpgroup, their bytes, and channels of dy in a line."""
 RING, THREADS, MOST_CLASSES = 4, 288, 4
 """Stages of the filter in shared memory, threads of a block, and residue classes of a launch."""
 MOST_BOX = 256
 """Maximum of a box's lengths."""
+RESULT_PITCH = LINES + 4
+"""Elements from the results of one channel to those of the next, where channels are first."""
 RESERVED_BYTES = 2048
 """Shared memory for alignment and barriers."""
 _CLASS = np.dtype(
@@ -62,20 +67,21 @@ _PLAN = np.dtype(
     ]
     + [("pixels", _CLASS, (MOST_CLASSES,))]
 )
-"""`PatchPlan` of patches.cu. channels, outs: of dx and of dy in a group. box: pixels of a class in a tile. pitch: lines
-of a row of a patch; image_lines: of an image of it; patches: in shared memory; patch_room: bytes from one to the next.
-between: taps of the filter from one of a class to the next; step: the pixels of dy between them."""
+"""`PatchPlan` of patches.cu. channels: of dx in a group; outs: of a group in a line of dy. box: pixels of a class in a
+tile. pitch: lines of a row of a patch; image_lines: of an image of it; patches: in shared memory; patch_room: bytes
+from one to the next. between: taps of the filter from one of a class to the next; step: the pixels of dy between them.
+"""
 
 
-def _convolve(dtype: str, columns: int) -> str:
-    return f"convolve_patches<{dtype_info(dtype).ctype}, {columns}>"
+def _convolve(dtype: str, columns: int, first: int) -> str:
+    return f"convolve_patches<{dtype_info(dtype).ctype}, {columns}, {first}>"
 
 
 SOURCE = CudaSource(
     __file__,
     "patches.cu",
-    tuple(_convolve(dtype, columns) for dtype in DTYPES for columns in COLUMNS),
-    constants={"RING": RING},
+    tuple(starmap(_convolve, product(DTYPES, COLUMNS, (0, *VECTORS)))),
+    constants={"RING": RING, "RESULT_PITCH": RESULT_PITCH},
     structs={"PixelClass": _CLASS, "PatchPlan": _PLAN},
 )
 """Declared instances of patches.cu."""
@@ -158,6 +164,16 @@ class PatchLayout:
         )
 
     @property
+    def packed(self) -> Packed:
+        """Channels of a group of dy and the filter as they are read."""
+        return packed(self.found, DEEP)
+
+    @property
+    def packed_bytes(self) -> tuple[int, int]:
+        """Bytes of copies of dy and of the filter, which channels last do without."""
+        return (0, 0) if self.found.channels_last else packed_bytes(self.found, self.packed)
+
+    @property
     def patches(self) -> int:
         """Patches in shared memory: one is loaded while another is multiplied."""
         return min(self.chunks, 2)
@@ -174,8 +190,16 @@ class PatchLayout:
 
     @property
     def shared_bytes(self) -> int:
-        """Shared memory of a block: patches and the filter's stages."""
-        return self.patches * self.patch_room + RING * self.columns * LINE_BYTES + RESERVED_BYTES
+        """Shared memory of a block: patches and the filter's stages, or results."""
+        read = self.patches * self.patch_room + RING * self.columns * LINE_BYTES
+        return max(read, 0 if self.found.channels_last else 4 * self.columns * RESULT_PITCH) + RESERVED_BYTES
+
+    @property
+    def vector(self) -> int:
+        """Adjacent pixels of a row of a tile that are stored at once; 0 where channels are last."""
+        if self.found.channels_last:
+            return 0
+        return 1 if self.axes[1].stride > 1 else gcd(self.axes[1].full, self.box.width, VECTORS[-1])
 
     def struct(self) -> Any:
         """`PatchPlan` of the kernel."""
@@ -185,7 +209,7 @@ class PatchLayout:
             "height": rows.full,
             "images": found.batch,
             "channels": found.channels // found.groups,
-            "outs": found.out_channels // found.groups,
+            "outs": self.packed.outs,
             "chunks": self.chunks,
             "column_tiles": self.column_tiles,
             "classes": len(self.classes),
@@ -238,18 +262,26 @@ def _boxes(found: ConvGeometry) -> list[Box]:
     return [box for box in boxes if max(box.pitch, box.height + reach_y) <= MOST_BOX]
 
 
+def _pays_to_pack(found: ConvGeometry, each: int, outs: int) -> bool:
+    """Whether the kernel is faster by more than its packing takes; not where one tap writes strided pixels of dx."""
+    products = found.batch * prod(found.out_size) * prod(found.kernel) * found.groups * each * outs
+    return prod(found.kernel) > 1 and each * outs >= FIRST_CHANNELS and products >= FIRST_PRODUCTS
+
+
 @lru_cache(maxsize=64)
 def patch_layout(found: ConvGeometry, dtype: str, gpu: Gpu) -> PatchLayout | None:
     """The launch with the fewest tiles; None where other kernels are needed, or faster.
 
-    Those are other types, layouts and devices, three spatial axes, few or unaligned channels, many residue classes, and
-    few tiles of many stages.
+    Those are other types and devices, three spatial axes, few channels or unaligned last ones, many residue classes,
+    and few tiles of many stages.
     """
     each, outs = (number // found.groups for number in (found.channels, found.out_channels))
-    aligned = each % 8 == outs % 8 == 0 and (found.groups == 1 or outs % DEEP == 0)
-    if dtype not in DTYPES or gpu.architecture != ARCHITECTURE or not found.channels_last or not aligned:
+    is_packed = not found.channels_last or packed(found, DEEP) == (outs, each)
+    if dtype not in DTYPES or gpu.architecture != ARCHITECTURE or not is_packed:
         return None
     if len(found.size) > 2 or min(each, outs) < FEWEST_CHANNELS or found.batch == 0 or found.is_pointwise:
+        return None
+    if not (found.channels_last or _pays_to_pack(found, each, outs)):
         return None
     wide = [PatchLayout(found, box, COLUMNS[1]) for box in _boxes(found)]
     wide = [one for one in wide if one.shared_bytes <= gpu.shared_memory_bytes and len(one.classes) <= MOST_CLASSES]
@@ -268,17 +300,31 @@ def is_aligned(*arrays: Any) -> bool:
     return all(address(array) % 16 == 0 for array in arrays)
 
 
-def convolve_patches(layout: PatchLayout, dy: Any, weight: Any, dx: Any, addend: Any) -> Bound:
-    """One launch, which reads dy and the filter as they are."""
-    found, box = layout.found, layout.box
-    size = (1, *found.out_size)[-2:]
-    pixels = box_map(
-        dy,
-        (found.out_channels, size[1], size[0], found.batch),
-        (DEEP, box.pitch, box.height + box.reach_y, box.images),
-    )
-    taps = box_map(weight, (found.channels // found.groups, prod(found.kernel), found.out_channels), (DEEP, 1, DEEP))
-    function = SOURCE.function(_convolve(dx.dtype.name, layout.columns))
+def convolve_patches(layout: PatchLayout, dy: Any, weight: Any, dx: Any, addend: Any, workspace: Any) -> Bound:
+    """One launch, which reads dy and the filter as they are, or copies, after the launch that packs them."""
+    found = layout.found
+    if found.channels_last:
+        return _multiply(layout, dy, weight, dx, addend)
+    of_dy, of_filter = layout.packed_bytes
+    lines, filters = (part.view(dx.dtype) for part in (workspace[:of_dy], workspace[of_dy : of_dy + of_filter]))
+    first = pack_channels(found, layout.packed, dy, weight, lines, filters)
+    second = _multiply(layout, lines, filters, dx, addend)
+
+    def run() -> None:
+        first()
+        second()
+
+    return run
+
+
+def _multiply(layout: PatchLayout, dy: Any, weight: Any, dx: Any, addend: Any) -> Bound:
+    """The launch that multiplies."""
+    found, box, packed = layout.found, layout.box, layout.packed
+    size, outs = (1, *found.out_size)[-2:], found.groups * packed.outs
+    pixels = box_map(dy, (outs, size[1], size[0], found.batch), (DEEP, box.pitch, box.height + box.reach_y, box.images))
+    taps = box_map(weight, (packed.each, prod(found.kernel), outs), (DEEP, 1, DEEP))
+    vector = gcd(layout.vector, *(address(array) // 2 for array in (dx, addend))) if layout.vector else 0
+    function = SOURCE.function(_convolve(dx.dtype.name, layout.columns, vector))
     function.max_dynamic_shared_size_bytes = shared = layout.shared_bytes
     function.preferred_shared_memory_carveout = 100  # per cent
     arguments, grid = (pixels, taps, addend, dx, layout.struct()), layout.grid

@@ -119,7 +119,7 @@ def _alone(call: Call) -> Bound | None:
     shift = threads.bit_length() - 1 if together > 1 else 31
     walk = (divisor(view.post // width), np.int32(shift | (together.bit_length() - 1) << 5))
     arguments = (call.x, call.gamma, call.beta, *sizes, *walk, call.y, *call.numbers, call.addend, call.statistics)
-    grid, block = (view.channels // together,), (max(WARP, threads * together),)
+    grid, block = (-(-view.channels // together),), (max(WARP, threads * together),)
     expression = f"normalize_alone<{call.ctype}, {width}, {vectors}, {flag(call.adds)}>"
     return bind_launch(SOURCE, expression, grid, block, arguments)
 

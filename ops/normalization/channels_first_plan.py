@@ -174,7 +174,7 @@ def plan_alone(view: View, vector_bytes: int, width: int, *, adds: bool) -> tupl
     if vectors <= WARP:
         threads = 1 << (vectors - 1).bit_length()
         for together in (block // threads for block in TOGETHER_THREADS):
-            if view.channels % together == 0 and view.channels >= together * multiprocessors() // 4:
+            if view.channels >= together * multiprocessors() // 4:
                 return one, threads, together
     short = vectors <= SHORT and view.channels < SHORT_CHANNELS * multiprocessors()
     candidates = several if many and not short else several[::-1]

@@ -4,7 +4,7 @@
 
 // normalize_alone: one thread block normalizes one channel, or threads of a warp one each; the values stay in registers.
 // What is needed first is in the first 64 bytes of the arguments: other lines arrive later.
-// Layout   x, y (N, C, post), post a multiple of V      Grid  C >> together      Block  ≤ ALONE_THREADS<T, V, P>
+// Layout   x, y (N, C, post), post a multiple of V      Grid  C / 2^together     Block  ≤ ALONE_THREADS<T, V, P>
 // Needs    at most P vectors for each of a channel's `threads`. If a block has several channels, 2^together of them, which
 //          needs P = 1, these are 2^shift ≤ 32 neighbours in whole warps; of a single one, shift is 31
 // Writes   y, statistics
@@ -32,12 +32,13 @@ __global__ void __launch_bounds__(
   __shared__ A slots[2][32];
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
   const int shift = P > 1 ? 31 : shift_and_together & 31, together = P > 1 ? 0 : shift_and_together >> 5;
-  const int thread = threadIdx.x & ((1u << shift) - 1), channel = (blockIdx.x << together) + (threadIdx.x >> shift);
+  const int thread = threadIdx.x & ((1u << shift) - 1), own = (blockIdx.x << together) + (threadIdx.x >> shift);
+  const int channel = P > 1 ? own : min(own, channels - 1);  // the last block may have fewer than `together`
   const unsigned int begin = channel * post, skip = (channels - 1) * post;  // distance between images' parts
   unsigned int at[P];
   Closed<T, V> held[P], added[P];
   // Threads with a single vector do not branch: surplus ones have the last.
-  const bool valid = P > 1 || thread < vectors;
+  const bool valid = P > 1 || (thread < vectors && own < channels);
   const auto each = [&](auto&& take) {
 #pragma unroll
     for (int j = 0; j < P; ++j) {
@@ -49,7 +50,7 @@ __global__ void __launch_bounds__(
     return at[j];
   };
   each([&](int j) {
-    const unsigned int vector = valid ? thread + j * threads : vectors - 1;
+    const unsigned int vector = P > 1 || thread < vectors ? thread + j * threads : vectors - 1;
     at[j] = begin + vector * V + quotient(vector, vectors_per_image) * skip;
     held[j].load_evict_last(x + at[j]);
   });
@@ -73,7 +74,7 @@ __global__ void __launch_bounds__(
 #pragma unroll
       for (int i = 0; i < V; ++i) total += take(widen(values.at[i]));
     });
-    total = valid ? total : A(0);
+    total = P > 1 || thread < vectors ? total : A(0);
     if (P == 1 && threads <= 32) {
 #pragma unroll
       for (int step = 16; step > 0; step /= 2) {
@@ -107,7 +108,7 @@ __global__ void __launch_bounds__(
       store_evict_last<T, V>(y + place(j), result);
     }
   });
-  if (thread > 0) return;
+  if (thread > 0 || own > channel) return;
   if constexpr (!EARLY) moving = load_moving(statistics, channel);
   store_statistics(statistics, channel, mean, inverse, variance, n, momentum, moving);
 }

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from itertools import product
 from math import prod
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -17,10 +18,12 @@ from opgauge.ops._cuda.source import Gpu
 from opgauge.ops.conv_data_grad import cuda, patches
 from opgauge.ops.conv_data_grad.gather_layout import GatherLayout
 from opgauge.ops.conv_data_grad.op import ConvGeometry, geometry
+from opgauge.ops.conv_data_grad.pack_channels import ALIGNMENT, pack_channels, packed, packed_bytes
 from opgauge.ops.conv_data_grad.patches import GROUP_LINES, LINES, MOST_CLASSES, PatchLayout, patch_layout
+from tests.emulation.emulator import DeviceArray, emulated
 from tests.ops.attempts import complaint as judged
 from tests.ops.attempts import inputs_of
-from tests.ops.conv_data_grad.test_conv_data_grad import FIXED, Convolution, convolutions
+from tests.ops.conv_data_grad.test_conv_data_grad import FIXED, LAYOUTS, Convolution, convolutions
 
 H200 = Gpu(132, 90, 227 << 10)
 
@@ -134,13 +137,17 @@ def conv(
         (conv((7, 7), 512, 512, (3, 3), batch=32), 64),
         (conv((400,), 128, 64, (7,), batch=64), 128),
         (conv((28, 28), 256, 256, (3, 3), groups=4), 64),
-        # few or unaligned channels, groups across slabs, three axes, one tap, channels first, few blocks of long sums
+        (conv((28, 28), 100, 64, (3, 3), channels_last=False), 64),
+        (conv((28, 28), 128, 160, (3, 3), groups=2, channels_last=False), 64),
+        (conv((14, 14), 64, 64, (3, 3), batch=4, channels_last=False), None),
+        (conv((56, 56), 32, 32, (3, 3), channels_last=False), None),
+        (conv((28, 28), 64, 64, (1, 1), strides=(2, 2), batch=512, channels_last=False), None),
+        # few or unaligned channels, groups across slabs, three axes, one tap, few blocks of long sums
         (conv((28, 28), 24, 64, (3, 3)), None),
         (conv((28, 28), 100, 64, (3, 3)), None),
         (conv((28, 28), 128, 160, (3, 3), groups=2), None),
         (conv((8, 8, 8), 64, 64, (3, 3, 3)), None),
         (conv((28, 28), 64, 64, (1, 1)), None),
-        (conv((28, 28), 64, 64, (3, 3), channels_last=False), None),
         (conv((7, 7), 512, 512, (3, 3), batch=1), None),
     ],
     ids=str,
@@ -175,15 +182,63 @@ LARGE = (
     Convolution((2, 64, 25, 26), (64, 64, 1, 1), add=True, params={"strides": 2}),
 )
 """Convolutions with tiles of 64 and 128 channels, cut at all ends."""
+PADDED = (
+    Convolution((3, 75, 20, 21), (41, 75, 3, 2), add=True, params={"padding_before": (1, 0)}),
+    Convolution((2, 140, 16, 15), (82, 70, 3, 3), params={"padding_before": 1, "groups": 2, "strides": 2}),
+    Convolution((2, 33, 300), (700, 33, 7), add=True, params={"padding_before": 2}),
+)
+"""Channels that are no whole vectors, which only those that come first may be."""
 
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
 @pytest.mark.parametrize("offset", [False, True])
-@pytest.mark.parametrize("made", LARGE, ids=str)
-def test_patches_are_right(made: Convolution, dtype: str, offset: bool) -> None:
-    """On a GPU; where dy begins at an odd address, other kernels take their place."""
-    case = made.case(dtype, "channels_last")
+@pytest.mark.parametrize(
+    ("made", "data_format"),
+    [*product(LARGE, LAYOUTS), *((made, "channels_first") for made in PADDED)],
+    ids=str,
+)
+def test_patches_are_right(
+    made: Convolution, data_format: str, dtype: str, offset: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On a GPU; where dy begins at an odd address with channels last, other kernels take their place."""
+    monkeypatch.setattr(patches, "FIRST_PRODUCTS", 0)
+    case = made.case(dtype, data_format)
+    patch_layout.cache_clear()
     if offset:
         case = replace(case, inputs={"dy": InputSpec(layout="offset")})
     assert judged(case, inputs_of(case), "optimized", backend="cuda") == ""
+
+
+@pytest.mark.parametrize(
+    ("batch", "groups", "outs", "each", "size", "kernel"),
+    [
+        (2, 1, 64, 40, (7, 9), (3, 3)),
+        (3, 2, 33, 70, (5, 20), (2, 3)),
+        (1, 1, 130, 8, (1, 1), (5, 5)),
+        (2, 3, 64, 33, (300,), (7,)),
+        (2, 1, 41, 600, (3, 3), (1, 1)),
+        (1, 1, 9, 35, (9, 9), (9, 9)),
+    ],
+)
+def test_packed_channels(
+    tmp_path: Path, batch: int, groups: int, outs: int, each: int, size: tuple[int, ...], kernel: tuple[int, ...]
+) -> None:
+    """Copies have channels last, zeros beyond a group's, and all of the workspace's bytes."""
+    found = conv(size, groups * each, groups * outs, kernel, batch, groups=groups, channels_last=False)
+    sizes, pixels, taps = packed(found, patches.DEEP), prod(found.out_size), prod(kernel)
+    rng = np.random.default_rng(outs)
+    shapes = (batch, groups, outs, pixels), (groups, outs, each, taps)
+    dy, weight = (rng.integers(1, 1 << 16, shape, np.uint16) for shape in shapes)
+    lines, filters = (np.full(nbytes // 2, 7, np.uint16).view(DeviceArray) for nbytes in packed_bytes(found, sizes))
+    with emulated(tmp_path) as emulator:
+        run = pack_channels(found, sizes, dy.view(DeviceArray), weight.view(DeviceArray), lines, filters)
+        emulator.compile()
+        run()
+    of_dy, of_filter = (batch, pixels, groups, sizes.outs), (groups, sizes.outs, taps, sizes.each)
+    expected = np.zeros(of_dy, np.uint16), np.zeros(of_filter, np.uint16)
+    expected[0][..., :outs], expected[1][:, :outs, :, :each] = dy.transpose(0, 3, 1, 2), weight.swapaxes(2, 3)
+    for found_copy, copy in zip((lines, filters), expected, strict=True):
+        assert np.array_equal(found_copy[: copy.size], copy.ravel())
+        assert copy.size * 2 + ALIGNMENT > found_copy.nbytes
+        assert (found_copy[copy.size :] == 7).all()
