@@ -12,6 +12,7 @@ from opgauge.ops._core.op import Array
 from opgauge.ops._cuda.multiprocessor import WARP
 from opgauge.ops._cuda.reduction.problem import (
     DOUBLE_BYTES,
+    HALF_BYTES,
     LARGEST,
     LARGEST_GRID,
     STREAMED_FROM,
@@ -141,7 +142,7 @@ def few_rows(problem: ReduceProblem, rows: int, length: int) -> ReducePlan | Non
 def _has_few_in_rows(problem: ReduceProblem, length: int) -> bool:
     """Whether single loads of whole rows, too, are faster than vectors, of elements of two or eight bytes."""
     return problem.size <= FEW_IN_ROWS and (
-        problem.itemsize == 2 or (problem.itemsize == DOUBLE_BYTES and length >= WARP)
+        problem.itemsize == HALF_BYTES or (problem.itemsize == DOUBLE_BYTES and length >= WARP)
     )
 
 

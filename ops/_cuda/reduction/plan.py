@@ -29,6 +29,9 @@ from opgauge.ops._cuda.reduction.problem import (
 )
 from opgauge.ops._cuda.reduction.rows import ONCE_BLOCKS, ONCE_THREADS, rows_plan, segments_plan
 
+FEW_SINGLE = 1 << 19
+"""Sums of one element each, up to which a thread takes one where they are not whole vectors: vectors cost 8 to 70 %, of
+a million they are as fast."""
 CONSTANTS = {
     "DIGITS": DIGITS,
     "FEW_DIGITS": FEW_DIGITS,
@@ -45,10 +48,12 @@ STRUCTS = {**elements.STRUCTS, "ColumnLayout": COLUMN_STRUCT, "SlabLayout": SLAB
 def plan(problem: ReduceProblem, device: GpuSize) -> ReducePlan:
     """Kernel and launch of `problem` on `device`. Raises AxisError for axes that alternate too often."""
     layout = problem.axes.two_groups()
-    if problem.axes.length == 1 and not problem.few and problem.axes.count <= LARGEST:  # one row of columns
-        layout = Reduction(1, 1, 1, 1, problem.axes.count)
+    count = problem.axes.count
+    is_row = count > FEW_SINGLE or (problem.has_whole_rows(count) and problem.wide_out and not problem.few)
+    if problem.axes.length == 1 and is_row and count <= LARGEST:  # one row of columns
+        layout = Reduction(1, 1, 1, 1, count)
     elif problem.axes.length == 1:
-        layout = Reduction(problem.axes.count, 1, 1, 1, 1)
+        layout = Reduction(count, 1, 1, 1, 1)
     if layout is None or (problem.paired and not problem.aligned_pair):
         return any_axes(problem, device, "more than two groups of axes" if layout is None else "unequal alignment")
     if max(layout.c, layout.length, layout.a * layout.b) > LARGEST and layout.c * layout.r2 > 1:

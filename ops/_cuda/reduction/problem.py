@@ -11,8 +11,8 @@ from opgauge.ops._core.axes import MergedAxes
 THREADS, VECTOR_BYTES = 256, 16
 LARGEST = (1 << 31) - (1 << 16)
 """Maximum number of elements, and of results: 32-bit indices, with room for the surplus lanes of the last block."""
-DOUBLE_BYTES = 8
-"""Size of a double: larger elements are complex."""
+HALF_BYTES, DOUBLE_BYTES = 2, 8
+"""Sizes of 16-bit elements and of a double: larger elements are complex."""
 LINE_VECTORS = 8
 """Vectors of 16 bytes in a cache line."""
 LARGEST_GRID = 65_535

@@ -13,6 +13,7 @@ from opgauge.ops._cuda.reduction.elements import few_rows
 from opgauge.ops._cuda.reduction.problem import (
     DOUBLE_BYTES,
     GRID_RESIDENT,
+    HALF_BYTES,
     LARGEST,
     LARGEST_GRID,
     LINE_VECTORS,
@@ -39,7 +40,7 @@ SHORT_ROW = WARP * 8
 """Maximum vectors of a row for which one warp or less reduces it."""
 FEWEST_VECTORS = 4
 """Vectors per lane down to which a row gets more lanes while multiprocessors are idle; half as many within a warp, of
-doubles, and of elements that are expensive: fewer lanes cost 6 to 31 %."""
+doubles, and of elements that are expensive: fewer lanes cost 6 to 31 %. One of pairs of 16-bit tensors: 10 to 22 %."""
 BLOCK_VECTORS = range(513, 1025)
 """Vectors of an aligned row of 4-byte elements for reduce_rows_block: reduce_rows_lanes costs 3 to 4 %."""
 BLOCK_STREAMED = 4
@@ -56,7 +57,8 @@ MANY_BYTES = 384 << 20
 ONCE_BYTES, ONCE_EACH, ONCE_BLOCKS, ONE_ROW_BLOCKS = 32 << 20, 2, 14 << 10, 9 << 10
 """reduce_rows_once: minimum bytes of x, vectors per thread, and maximum blocks: reduce_rows_grid costs 3 to 9 %."""
 ALONE_EACH = 4
-"""Vectors per thread of reduce_rows_block for few rows, for each tensor."""
+"""Vectors per thread of reduce_rows_block for few rows, for each tensor; one of unaligned rows of 16 bits that then
+fill one to two blocks of the usual size: lanes cost 6 to 17 %."""
 ONCE_THREADS, ONE_ROW_THREADS, WARP_COLLECTS = 512, 1024, 128
 """Threads per block of reduce_rows_once, for several rows and for one; maximum partial results that a warp merges."""
 
@@ -97,6 +99,7 @@ def _lanes(problem: ReduceProblem, rows: int, length: int, device: GpuSize) -> R
     cheap = problem.light and problem.itemsize < DOUBLE_BYTES
     while lanes < THREADS and rows * lanes < device.multiprocessors * THREADS:
         least = FEWEST_VECTORS if cheap and lanes >= WARP else FEWEST_VECTORS // 2
+        least = 1 if problem.paired and problem.itemsize == HALF_BYTES else least
         if least * lanes >= vectors:
             break
         lanes *= 2
@@ -143,11 +146,12 @@ def _alone(problem: ReduceProblem, rows: int, length: int, device: GpuSize) -> R
     """Rows, at most one per multiprocessor, that one block reads at once: partial results would cost more."""
     vectors = touched_vectors(rows, length, problem.width, problem.shift)
     most = _alone_threads(problem.itemsize, paired=problem.paired)
-    threads = max(ONE_ROW_THREADS // 2, -(-vectors // (ALONE_EACH * WARP)) * WARP)
-    few = rows <= device.multiprocessors and vectors > 2 * THREADS and threads <= most
-    if not few or not problem.light:
-        return None
     whole = problem.has_whole_rows(length)
+    each = 1 if THREADS < vectors <= 2 * THREADS else ALONE_EACH
+    threads = max(ONE_ROW_THREADS // 2 if each > 1 else 0, -(-vectors // (each * WARP)) * WARP)
+    long = vectors > 2 * THREADS or (each == 1 and not whole and problem.itemsize == HALF_BYTES and not problem.paired)
+    if rows > device.multiprocessors or not long or threads > most or not problem.light:
+        return None
     template = alone_template(problem.width, problem.itemsize, paired=problem.paired, whole=whole)
     numbers = np.int32(length), np.int32(problem.shift)
     return ReducePlan(

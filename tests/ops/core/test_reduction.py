@@ -187,6 +187,11 @@ def test_every_plan_covers_its_tensor(axes: Shape, width: int) -> None:
         ((31, 65_536, 1), (2,), 8, "reduce_columns_grid<8, false, true>"),
         ((8, 100, 640, 512), (0, 2), 8, "reduce_columns_grid<8, false, true>"),
         ((16, 2048, 33, 33), (0, 2), 4, "reduce_slabs_block<4, true>"),
+        ((4, 2700), (1,), 8, "reduce_rows_block<8, false, 1024, 4, false>"),
+        ((4, 4096), (1,), 8, "reduce_rows_lanes<8, false, true>"),
+        ((1, 99_999, 1), (2,), 8, "reduce_elements_lanes<BY_ROW, 2, false>"),
+        ((1, 99_992, 1), (2,), 8, "reduce_columns_grid<8, false, true>"),
+        ((1, 1_000_003, 1), (2,), 8, "reduce_columns_grid<8, false, false>"),
     ],
 )
 def test_a_shape_has_its_kernel(shape: Shape, axes: Shape, width: int, kernel: str) -> None:
@@ -206,6 +211,13 @@ def test_small_rows_get_lanes_while_multiprocessors_are_idle(shape: Shape, width
     vectors = shape[1] // width
     assert found.kernel == "reduce_rows_lanes"
     assert int(found.numbers[-1]) == vectors // (2 if width == 2 or vectors <= WARP * 2 else 4)
+
+
+def test_pairs_of_halves_get_all_lanes_of_a_block() -> None:
+    """A lane then has one vector of each or two, while multiprocessors are idle."""
+    found = planned((4, 2700), (1,), 8, paired=True)
+    assert found.kernel == "reduce_rows_lanes"
+    assert int(found.numbers[-1]) == THREADS
 
 
 def test_blocks_that_share_long_columns_are_narrow() -> None:
