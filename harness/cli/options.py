@@ -14,7 +14,7 @@ import typer
 from opgauge.harness.counting import counted
 from opgauge.harness.errors import ConfigurationError
 from opgauge.harness.project.active import active, is_unconfigured
-from opgauge.harness.project.configuration import CASES
+from opgauge.harness.project.configuration import CASES, projects_below
 from opgauge.harness.settings import ROOT
 
 if TYPE_CHECKING:
@@ -135,8 +135,17 @@ def case_paths() -> list[Path]:
 
 
 def tell_unconfigured(notify: Callable[[str], None] | None = None) -> None:
-    """Tell, on standard error by default, that a command uses the shipped ops since no project is configured here."""
+    """Tell, on standard error by default, that a command uses the shipped ops since no project is configured here.
+
+    Raises ConfigurationError if folders of the repository below have projects, which are meant then.
+    """
     if is_unconfigured():
+        found = projects_below(Path.cwd())
+        if found:
+            files = ", ".join(str(file.relative_to(Path.cwd())) for file in found[:3]) + ", …" * (len(found) > 3)
+            msg = f"nothing is configured here, but below it: {files}; change to that folder, or name the file"
+            msg += " by --config; --builtin uses the ops that opgauge ships"
+            raise ConfigurationError(msg)
         (notify or partial(typer.echo, err=True))(UNCONFIGURED)
 
 

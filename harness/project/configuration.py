@@ -87,6 +87,23 @@ def find_project(start: Path) -> Project | None:
     return None
 
 
+def projects_below(folder: Path) -> list[Path]:
+    """Configurations in a repository's folders below `folder`, whether committed or not; none outside a repository."""
+    from opgauge.harness.project.git import git
+
+    listed = git(folder, "ls-files", "-z", "--cached", "--others", "--exclude-standard", f"*{FILE}", f"*{PYPROJECT}")
+    files = [folder / name for name in listed.split("\0") if Path(name).name in {FILE, PYPROJECT}]
+    return [file for file in files if file.is_file() and (file.name == FILE or _is_configured(file))]
+
+
+def _is_configured(file: Path) -> bool:
+    """Whether a pyproject.toml that is somebody's own business configures a project; not if it cannot be read."""
+    try:
+        return _table(file) is not None
+    except ConfigurationError:
+        return False
+
+
 def read_project(file: Path) -> Project:
     """The project that a file configures; raises ConfigurationError with the fault, and the nearest key."""
     table = _table(file)

@@ -248,3 +248,18 @@ def test_a_folder_without_a_project_is_told(arguments: tuple[str, ...], tmp_path
     assert "nothing is configured here" in done.stderr
     assert "nothing is configured here" not in done.stdout
     assert run_here("--builtin", *arguments, cwd=tmp_path, variables={}).stderr == ""
+
+
+@pytest.mark.parametrize("place", ["kernels/opgauge.toml", "packages/fast/pyproject.toml"])
+@pytest.mark.parametrize("arguments", [("list",), ("check",), ("run",)])
+def test_a_project_below_is_meant(arguments: tuple[str, ...], place: str, tmp_path: Path) -> None:
+    """At the top of a repository whose folders have projects, shipped ops are used only if they are requested."""
+    subprocess.run(["git", "init", "-q", str(tmp_path)], check=True)
+    table = "[tool.opgauge]" if place.endswith("pyproject.toml") else ""
+    for name, text in ((place, table), ("web/pyproject.toml", "a")):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(text)
+    done = run_here(*arguments, cwd=tmp_path, variables={})
+    assert done.returncode == 2
+    assert f"but below it: {place}; change to that folder" in done.stderr
+    assert run_here("--builtin", "list", cwd=tmp_path, variables={}).returncode == 0
