@@ -310,11 +310,18 @@ def load_noise(tree: Path, selection: Selection, settings: Settings, db: str | N
 
 
 def keep_head(run: GateRun, settings: Settings, url: str) -> None:
-    """Store the blocks of the head as a run."""
+    """Store the blocks of the head as a run, or tell that its ops, which describe them, cannot be imported."""
+    from opgauge.harness.errors import TreeError
     from opgauge.harness.gate.stored import keep
+    from opgauge.harness.project import active
     from opgauge.harness.run.environment import capture
     from opgauge.harness.store import Store
 
+    try:
+        active.load()
+    except TreeError as error:
+        typer.echo(f"not stored: {error}", err=True)
+        return
     here = capture(run.devices, threads=settings.threads, tree=run.head.path)
     with Store.open(url) as store:
         stored = keep(store, run, here, command_line(sys.argv[1:]))

@@ -36,6 +36,8 @@ BUSY = "busy_share"
 """Key of `BlockOutcome.extra`: share of its CPUs that other processes used meanwhile, 0 to 1."""
 MOST_BUSY = 0.1
 """Busy share up to which a process with several threads counts as undisturbed."""
+STORED_FINGERPRINT = "stored_fingerprint"
+"""Key of `BlockOutcome.extra`: the fingerprint of a stored outcome, which is not trusted, and tells changes alone."""
 COARSE = 0.22
 """Log ratio beyond which a kernel with all threads is slower: a factor of 1.25, which exceeds the noise of barriers."""
 CHECKED_PAIRS = 4
@@ -97,7 +99,8 @@ class BlockOutcome:
     @property
     def fingerprint(self) -> tuple[str, str]:
         """Digests of the inputs and of the code that checked the outputs; empty if unknown."""
-        inputs, _, code = str(self.extra["fingerprint"]).partition(" ") if self.is_known else ("", "", "")
+        found = self.extra["fingerprint"] if self.is_known else self.extra.get(STORED_FINGERPRINT, "")
+        inputs, _, code = str(found).partition(" ")
         return inputs, code
 
     @property
@@ -158,7 +161,7 @@ class JobRecord:
     def fingerprint(self, side: str) -> tuple[str, str]:
         """The fingerprint of a side's outcomes; empty where none was correct."""
         outcomes = [*self.outcomes[side].values(), *(found for at, found in self.seen.items() if at == side)]
-        return next((one.fingerprint for one in outcomes if one.is_known), ("", ""))
+        return next((one.fingerprint for one in outcomes if any(one.fingerprint)), ("", ""))
 
     @property
     def method(self) -> str:

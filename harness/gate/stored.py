@@ -14,7 +14,7 @@ from sqlalchemy import Engine
 
 from opgauge.harness.case.case import EXPLORED
 from opgauge.harness.errors import NothingError, TreeError
-from opgauge.harness.gate.record import HEAD, BlockOutcome
+from opgauge.harness.gate.record import HEAD, STORED_FINGERPRINT, BlockOutcome
 from opgauge.harness.judge.verdict import Subject
 from opgauge.harness.result.figures import with_possible_figures
 from opgauge.harness.result.record_json import from_json
@@ -168,6 +168,8 @@ def _outcome(detail: Detail) -> BlockOutcome:
         known = {**data["measurement"], "samples_ns": [detail.point.median_ns]}
         measurement = from_json(Measurement, known)
     plain = {name: data[name] for name in ("check", "ruler") if data.get(name) is not None}
+    if fingerprint := data.get("extra", {}).get("fingerprint"):
+        plain["extra"] = {STORED_FINGERPRINT: fingerprint}
     return from_json(
         BlockOutcome,
         {"status": detail.point.status, "reason": detail.reason, "bytes": detail.point.bytes, **plain},
