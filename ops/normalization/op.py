@@ -17,7 +17,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
-from math import log2, sqrt
+from math import inf, log2, sqrt
 from operator import index
 from typing import NamedTuple
 
@@ -47,7 +47,7 @@ MINIMUM_RANK = 2
 class NormalizationParams:
     """Parameters of normalization.
 
-    axis: the channel axis; negative ones count from the end. epsilon: added to the variance, not negative.
+    axis: the channel axis; negative ones count from the end. epsilon: added to the variance, finite and not negative.
     training: use and return the batch's statistics. momentum: retained share of the moving statistics.
     """
 
@@ -59,8 +59,8 @@ class NormalizationParams:
     def __post_init__(self) -> None:
         make_plain(self)
         object.__setattr__(self, "axis", index(self.axis))
-        if not self.epsilon >= 0:
-            msg = f"epsilon {self.epsilon} is negative"
+        if not 0 <= self.epsilon < inf:
+            msg = f"epsilon {self.epsilon} is not a number from 0 on"
             raise ParameterError(msg)
         if not 0 <= self.momentum <= 1:
             msg = f"momentum {self.momentum} is not in [0, 1]"

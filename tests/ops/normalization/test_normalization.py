@@ -203,6 +203,7 @@ def test_layouts_agree(implementation: str) -> None:
         ({"x": (0, 3)}, {}, ShapeError, "no value per channel"),
         ({"x": (4, 3)}, {"epsilon": -1e-5}, ParameterError, "epsilon"),
         ({"x": (4, 3)}, {"epsilon": float("nan")}, ParameterError, "epsilon"),
+        ({"x": (4, 3)}, {"epsilon": float("inf")}, ParameterError, "epsilon"),
         ({"x": (4, 3)}, {"momentum": 1.5}, ParameterError, "momentum"),
         ({"x": (4, 3)}, {"momentum": -0.1}, ParameterError, "momentum"),
     ],
