@@ -10,14 +10,13 @@ import numpy as np
 from opgauge.ops._core.kernel import Bound
 from opgauge.ops._cuda.source import CudaSource
 from opgauge.ops._cuda.struct import DIVISOR, address, pack
+from opgauge.ops.conv_data_grad.gather_layout import ALIGNMENT, padded
 from opgauge.ops.conv_data_grad.op import ConvGeometry
 
 THREADS, VECTOR, WIDTH = 256, 8, 64
 """Threads of a block, elements of a vector, and pixels or taps of its tile."""
 MOST_ELEMENTS = WIDTH * (WIDTH + 1) + WIDTH * VECTOR
 """Elements of a tile in shared memory, whose rows have an odd number."""
-ALIGNMENT = 256
-"""Bytes to whose multiples parts of the workspace are rounded up."""
 _PART = np.dtype(
     [(name, np.int64) for name in ("outer", "inner")]
     + [(name, np.int32) for name in ("blocks", "limit", "channels", "places", "padded", "pitch")]
@@ -55,14 +54,14 @@ class Packed(NamedTuple):
 def packed(found: ConvGeometry, slab: int) -> Packed:
     """Channels rounded up to whole vectors; those of dy to whole slabs where several groups follow each other."""
     outs, each = found.out_channels // found.groups, found.channels // found.groups
-    return Packed(_padded(outs, slab if found.groups > 1 else VECTOR), _padded(each, VECTOR))
+    return Packed(padded(outs, slab if found.groups > 1 else VECTOR), padded(each, VECTOR))
 
 
 def packed_bytes(found: ConvGeometry, sizes: Packed) -> tuple[int, int]:
     """Bytes of the copies of dy and of the filter."""
     lines = found.batch * prod(found.out_size) * found.groups * sizes.outs
     taps = found.groups * sizes.outs * prod(found.kernel) * sizes.each
-    return _padded(2 * lines, ALIGNMENT), _padded(2 * taps, ALIGNMENT)
+    return padded(2 * lines, ALIGNMENT), padded(2 * taps, ALIGNMENT)
 
 
 def pack_channels(found: ConvGeometry, sizes: Packed, dy: Any, weight: Any, lines: Any, taps: Any) -> Bound:
@@ -83,19 +82,18 @@ def pack_channels(found: ConvGeometry, sizes: Packed, dy: Any, weight: Any, line
 
 
 def _part(
-    outer: int, each: int, limit: int, shape: tuple[int, int], padded: int, pitch: int, steps: tuple[int, int]
+    outer: int, each: int, limit: int, shape: tuple[int, int], kept: int, pitch: int, steps: tuple[int, int]
 ) -> Any:
-    """`PackPart` of a tensor (outer, limit, channels, places). A tile of few places has more channels."""
+    """`PackPart` of a tensor (outer, limit, channels, places), `kept` channels of which the copy has.
+
+    A tile of few places has more channels.
+    """
     channels, places = shape
     width, vectors = min(places, WIDTH), WIDTH // VECTOR
-    while 2 * vectors * VECTOR * (width | 1) <= MOST_ELEMENTS and vectors * VECTOR < padded:
+    while 2 * vectors * VECTOR * (width | 1) <= MOST_ELEMENTS and vectors * VECTOR < kept:
         vectors *= 2
-    place_tiles, channel_tiles = -(-places // width), -(-padded // (vectors * VECTOR))
+    place_tiles, channel_tiles = -(-places // width), -(-kept // (vectors * VECTOR))
     numbers = {"outer": steps[0], "inner": steps[1], "limit": limit, "channels": channels, "places": places}
-    numbers |= {"padded": padded, "pitch": pitch, "place_tiles": place_tiles, "channel_tiles": channel_tiles}
+    numbers |= {"padded": kept, "pitch": pitch, "place_tiles": place_tiles, "channel_tiles": channel_tiles}
     blocks = outer * each * place_tiles * channel_tiles
     return pack(_PART, {**numbers, "blocks": blocks, "each": each, "width": width, "vectors": vectors})
-
-
-def _padded(number: int, step: int) -> int:
-    return -(-number // step) * step

@@ -16,9 +16,9 @@ from opgauge.harness.case.case import InputSpec
 from opgauge.harness.worker.verify import expect
 from opgauge.ops._cuda.source import Gpu
 from opgauge.ops.conv_data_grad import cuda, patches
-from opgauge.ops.conv_data_grad.gather_layout import GatherLayout
+from opgauge.ops.conv_data_grad.gather_layout import ALIGNMENT, GatherLayout
 from opgauge.ops.conv_data_grad.op import ConvGeometry, geometry
-from opgauge.ops.conv_data_grad.pack_channels import ALIGNMENT, pack_channels, packed, packed_bytes
+from opgauge.ops.conv_data_grad.pack_channels import pack_channels, packed, packed_bytes
 from opgauge.ops.conv_data_grad.patches import GROUP_LINES, LINES, MOST_CLASSES, PatchLayout, patch_layout
 from tests.emulation.emulator import DeviceArray, emulated
 from tests.ops.attempts import complaint as judged
