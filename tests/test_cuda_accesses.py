@@ -20,24 +20,24 @@ from opgauge.ops.scale import cuda as scale
 from opgauge.ops.sign import cuda as sign
 from tests.translation import translate
 
-ENDS = {"add_n": 1, "copy": 1, "fill": 1, "grad_flat": 2, "lerp_flat": 1, "scale": 1, "sign": 1}
+ENDS = {"add_n": 1, "copy": 1, "fill": 1, "lerp_flat<Blend": 1, "lerp_flat<Gradients": 2, "scale": 1, "sign": 1}
 """Narrow stores of what lies before and behind whole vectors."""
 KERNELS = [
     (add_n.SOURCE, "add_n"),
     (fill.SOURCE, "fill"),
     (flatten.SOURCE, "copy"),
-    (lerp.SOURCE, "lerp_flat"),
-    (lerp.SOURCE, "lerp_broadcast"),
-    (lerp.SOURCE, "grad_flat"),
-    (lerp.SOURCE, "grad_broadcast"),
+    (lerp.SOURCE, "lerp_flat<Blend"),
+    (lerp.SOURCE, "lerp_broadcast<Blend"),
+    (lerp.SOURCE, "lerp_flat<Gradients"),
+    (lerp.SOURCE, "lerp_broadcast<Gradients"),
     (passes.SOURCE, "apply_rows"),
     (scale.SOURCE, "scale"),
     (sign.SOURCE, "sign"),
 ]
-ONE_BY_ONE = re.compile(r"<[\w ]+, 1\b")
-NARROWER = re.compile(r"_broadcast<(__half|__nv_bfloat16), [24],|_broadcast<float, 2,")
+ONE_BY_ONE = re.compile(r"<[\w ]+(?:, \w+)*>?, 1\b")
+NARROWER = re.compile(r"_broadcast<\w+<((__half|__nv_bfloat16)[^>]*>, [24],|float[^>]*>, 2,)")
 """Kernels for rows that only vectors of less than 16 bytes divide."""
-SINGLE = re.compile(r"(lerp|grad)_broadcast<[\w ]+, 1, 1, [1-3]\b")
+SINGLE = re.compile(r"lerp_broadcast<[\w<, ]+>, 1, 1, [1-3]\b")
 """Kernels of one element per thread, for few elements."""
 STORE = re.compile(r"\bst\.global\S*")
 WIDE = re.compile(r"v4\.\w32$|v2\.\w64$")
@@ -49,7 +49,7 @@ def test_packs_are_stored_whole(source: CudaSource, kernel: str) -> None:
     wanted = tuple(
         one
         for one in source.expressions
-        if one.startswith(f"{kernel}<") and not (ONE_BY_ONE.search(one) or NARROWER.search(one)) and "APART" not in one
+        if re.match(rf"{kernel}\b", one) and not (ONE_BY_ONE.search(one) or NARROWER.search(one)) and "APART" not in one
     )
     translated = translate(source, "sm_90a", wanted, draft=False)
     assert wanted

@@ -276,8 +276,7 @@ SMALL, SMALL_ELEMENTS = ("lerp", "lerp_grad", "mean", "dot", "p_norm", "p_norm_g
 REDUCE = {"reduce_elements_lanes", *(f"reduce_rows_{scope}" for scope in ("lanes", "block", "grid", "once"))}
 KERNELS = {
     "lerp": {
-        "lerp_flat",
-        *(f"{name}_{kind}" for name in ("lerp", "grad") for kind in ("broadcast", "split")),
+        *(f"lerp_{kind}" for kind in ("flat", "broadcast", "split")),
         *(f"reduce_{kind}" for kind in ("rows_grid", "rows_lanes", "columns_grid", "elements_lanes")),
         "grad_crossed",
         "reduce_any",

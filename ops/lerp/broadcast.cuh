@@ -1,4 +1,4 @@
-// Blends of lerp, and kernels of lerp and its gradient for operands that broadcast.
+// Functors of lerp and its gradient, and the kernels for operands that broadcast.
 #pragma once
 #include "flat.cuh"
 #include "strides.cuh"
@@ -21,30 +21,93 @@ __device__ __forceinline__ A blend_share(A x, A y, A share) {
 
 template <typename T, bool TENSOR>
 struct Given {  // a weight as an argument: a tensor, or a number
-  using type = const T*;
+  using type = const T* __restrict__;
 };
 template <typename T>
 struct Given<T, false> {
   using type = Wide<T>;
 };
 
+// A functor has the arguments `first` to `fourth` of a kernel, and `last`, which lerp_flat alone has. It names the operands to
+// READ, of which the first STRIDED may broadcast and others have the shape of the results, and computes the results.
 
-// V elements of x and y, weighted by the `parts` of a TENSOR or by a number.
-template <typename T, int V, bool TENSOR>
-__device__ __forceinline__ Vector<T, V> blended(
-    const Vector<T, V>& from, const Vector<T, V>& to, const Vector<T, V>& parts, typename Given<T, TENSOR>::type weight) {
-  Vector<T, V> result;
-#pragma unroll
-  for (int v = 0; v < V; ++v) {
-    const Wide<T> first = widen(from.at[v]), second = widen(to.at[v]);
-    if constexpr (TENSOR) {
-      result.at[v] = narrow<T>(blend(first, second, widen(parts.at[v])));
-    } else {
-      result.at[v] = narrow<T>(blend_share(first, second, weight));
-    }
+// out = blend(x, y, weight), by a TENSOR of weights or a number. kept: leading blocks of a LARGE launch that store with
+// evict_last.
+template <typename T, bool TENSOR>
+struct Blend {
+  using Element = T;
+  using Second = const T* __restrict__;
+  using Fourth = typename Given<T, TENSOR>::type;
+  using Last = unsigned int;
+  static constexpr int READ = 2 + TENSOR, STRIDED = READ;
+  const T *x, *y;
+  T* out;
+  Fourth weight;
+  Last kept;
+
+  __device__ __forceinline__ bool evicts_last() const { return blockIdx.x < kept; }
+  __device__ __forceinline__ const T* operand(int number) const {
+    if constexpr (TENSOR) return number == 0 ? x : number == 1 ? y : weight;
+    return number == 0 ? x : y;
   }
-  return result;
-}
+
+  // put(to, vector, wanted): stores a vector of results unless they are not wanted.
+  template <int V, typename Put>
+  __device__ __forceinline__ void compute(const Vector<T, V> (&operands)[READ], const Put& put) const {
+    Vector<T, V> result;
+#pragma unroll
+    for (int v = 0; v < V; ++v) {
+      const Wide<T> from = widen(operands[0].at[v]), to = widen(operands[1].at[v]);
+      if constexpr (TENSOR) {
+        result.at[v] = narrow<T>(blend(from, to, widen(operands[2].at[v])));
+      } else {
+        result.at[v] = narrow<T>(blend_share(from, to, weight));
+      }
+    }
+    put(out, result, true);
+  }
+};
+
+// dx = (1 - weight) dout and dy = weight dout, each unless null, by a TENSOR of weights or a number, of which `rest` is 1 less
+// it. SUBTRACT: dx = dout - dy, the design document's formula.
+template <typename T, bool TENSOR, bool SUBTRACT>
+struct Gradients {
+  using Element = T;
+  using Second = typename Given<T, TENSOR>::type;
+  using Fourth = T* __restrict__;
+  using Last = Wide<T>;
+  static constexpr int READ = 1 + TENSOR, STRIDED = TENSOR;
+  const T* dout;
+  Second weight;
+  T *dx, *dy;
+  Last rest;
+
+  __device__ __forceinline__ bool evicts_last() const { return true; }
+  __device__ __forceinline__ const T* operand(int number) const {
+    if constexpr (TENSOR) return number == 0 ? weight : dout;
+    return dout;
+  }
+
+  template <int V, typename Put>
+  __device__ __forceinline__ void compute(const Vector<T, V> (&operands)[READ], const Put& put) const {
+    using W = Wide<T>;
+    Vector<T, V> first, second;
+#pragma unroll
+    for (int v = 0; v < V; ++v) {
+      const W value = widen(operands[STRIDED].at[v]);
+      W part, left;
+      if constexpr (TENSOR) {
+        part = widen(operands[0].at[v]), left = W(1) - part;
+      } else {
+        part = weight, left = rest;
+      }
+      first.at[v] = narrow<T>(SUBTRACT ? value - part * value : left * value);
+      second.at[v] = narrow<T>(part * value);
+    }
+    put(dx, first, dx != nullptr);
+    put(dy, second, dy != nullptr);
+  }
+};
 
 // Offsets in operands of E vectors of V elements per thread, a block apart.
 template <int V, int E>
@@ -118,169 +181,95 @@ struct GroupWalk {
 };
 
 // The E vectors of a thread, at the places of a walk, with all loads before the first store.
-template <typename T, int V, int E, bool TENSOR, typename Walk, int A>
-__device__ __forceinline__ void blend_along(
-    const Walk& walk, const T* __restrict__ x, const T* __restrict__ y, T* __restrict__ out,
-    typename Given<T, TENSOR>::type weight, unsigned int size, const Strides<A, 2 + TENSOR, unsigned int>& strides,
+template <int V, int E, typename F, typename Walk, int A>
+__device__ __forceinline__ void compute_along(
+    const Walk& walk, const F& functor, unsigned int size, const Strides<A, F::STRIDED, unsigned int>& strides,
     const Axes<A>& axes) {
-  Along<T, V> of_x[E], of_y[E], of_weight[E];
+  using T = typename F::Element;
+  constexpr int N = F::STRIDED;
+  VectorWord<T, V> dense[E];
+  Along<T, V> along[E][N];
 #pragma unroll
   for (int i = 0; i < E; ++i) {
+    if constexpr (F::READ > N) dense[i] = fetch<T, V>(functor.operand(N) + min(walk.at(i), size - V));
     const auto offsets = walk.offsets(i, size, axes, strides);
-    of_x[i].fetch_from(x + offsets.at[0], strides.at[0][0]);
-    of_y[i].fetch_from(y + offsets.at[1], strides.at[0][1]);
-    if constexpr (TENSOR) of_weight[i].fetch_from(weight + offsets.at[2], strides.at[0][2]);
+#pragma unroll
+    for (int n = 0; n < N; ++n) along[i][n].fetch_from(functor.operand(n) + offsets.at[n], strides.at[0][n]);
   }
 #pragma unroll
   for (int i = 0; i < E; ++i) {
-    Vector<T, V> parts;
-    if constexpr (TENSOR) parts = of_weight[i].get(strides.at[0][2]);
-    const auto result = blended<T, V, TENSOR>(of_x[i].get(strides.at[0][0]), of_y[i].get(strides.at[0][1]), parts, weight);
+    Vector<T, V> operands[F::READ];
+#pragma unroll
+    for (int n = 0; n < N; ++n) operands[n] = along[i][n].get(strides.at[0][n]);
+    if constexpr (F::READ > N) operands[N] = as_vector<T, V>(dense[i]);
     // one address with constant offsets, stored by a predicate: parameters that are read after a branch arrive late
-    store_where<T, V, V * E == 1>(out + walk.at(0) + i * Walk::STEP, result, walk.at(i) < size);
+    functor.compute(operands, [&](T* to, const Vector<T, V>& result, bool wanted) {
+      store_where<T, V, V * E == 1>(to + walk.at(0) + i * Walk::STEP, result, walk.at(i) < size && wanted);
+    });
   }
 }
 
 // lerp_broadcast: a thread computes E vectors of V elements, a block apart, for operands that broadcast in any pattern.
-// Layout   out flat; x, y and a weight TENSOR by Strides over its axes, at most A
+// Layout   results of F and operands of their shape flat; the STRIDED ones by Strides over the axes of the results, at most A
 // Grid     size / V / E / flat_threads<V * E>()      Block  flat_threads<V * E>()
-// Needs    rows of the innermost axis are whole, aligned vectors in out and all operands that are not repeated along it;
+// Needs    rows of the innermost axis are whole, aligned vectors in results and all operands that are not repeated along it;
 //          fewer than 2^31 elements
-// Writes   out[size]
+// Writes   the results of F[size]
 // Why      no vector lies in two rows: one index computation serves V elements, without branches, so that all loads are in
 //          flight. The arguments of two axes are within 64 bytes: other lines arrive later
-template <typename T, int V, int E, int A, bool TENSOR>
+template <typename F, int V, int E, int A>
 __global__ void __launch_bounds__(flat_threads<V * E>()) lerp_broadcast(
-    const T* __restrict__ x, const T* __restrict__ y, T* __restrict__ out, typename Given<T, TENSOR>::type weight,
-    unsigned int size, Strides<A, 2 + TENSOR, unsigned int> strides, Axes<A> axes) {
-  blend_along<T, V, E, TENSOR>(BlockWalk<V, E>(), x, y, out, weight, size, strides, axes);
+    const typename F::Element* __restrict__ first, typename F::Second second, typename F::Element* __restrict__ third,
+    typename F::Fourth fourth, unsigned int size, Strides<A, F::STRIDED, unsigned int> strides, Axes<A> axes) {
+  compute_along<V, E>(BlockWalk<V, E>(), F{first, second, third, fourth}, size, strides, axes);
 }
 
 // lerp_grouped: a thread computes E vectors of V elements for operands of many axes; those of a warp follow one another.
 // Layout   as in lerp_broadcast, by relative strides over up to AXES axes; group: the product of the innermost K
 // Grid     size / V / E / FLAT_THREADS      Block  FLAT_THREADS
-// Needs    as lerp_broadcast; more than K axes; group >= 32 V E      Writes  out[size]
+// Needs    as lerp_broadcast; more than K axes; group >= 32 V E      Writes  as lerp_broadcast
 // Why      a warp is in two groups at most: one walk over the outer axes serves E vectors, which walk K axes each
-template <typename T, int V, int E, int K, bool TENSOR>
+template <typename F, int V, int E, int K>
 __global__ void __launch_bounds__(FLAT_THREADS) lerp_grouped(
-    const T* __restrict__ x, const T* __restrict__ y, T* __restrict__ out, typename Given<T, TENSOR>::type weight,
-    unsigned int size, Strides<AXES, 2 + TENSOR, unsigned int> strides, Axes<> axes, Divisor group) {
-  const GroupWalk<V, E, K, 2 + TENSOR> walk(size, axes, strides, group);
-  blend_along<T, V, E, TENSOR>(walk, x, y, out, weight, size, strides, axes);
+    const typename F::Element* __restrict__ first, typename F::Second second, typename F::Element* __restrict__ third,
+    typename F::Fourth fourth, unsigned int size, Strides<AXES, F::STRIDED, unsigned int> strides, Axes<> axes,
+    Divisor group) {
+  const GroupWalk<V, E, K, F::STRIDED> walk(size, axes, strides, group);
+  compute_along<V, E>(walk, F{first, second, third, fourth}, size, strides, axes);
 }
 
 // lerp_split: a thread computes a vector of V elements, which may lie in two rows or more.
-// Layout   as in lerp_broadcast, or dense like out: a bit of `dense` for each of x, y and weight
+// Layout   as in lerp_broadcast; operands of the results' shape may be STRIDED too, by a bit of `dense` for each
 // Grid     size / V / FLAT_THREADS      Block  FLAT_THREADS
-// Needs    out and dense operands aligned; fewer than 2^31 elements      Writes  out[size]
+// Needs    results and dense operands aligned; fewer than 2^31 elements      Writes  as lerp_broadcast
 // Why      a vector spans two rows at most unless rows are shorter: two index computations serve V elements
-template <typename T, int V, bool TENSOR>
+template <typename F, int V>
 __global__ void __launch_bounds__(FLAT_THREADS) lerp_split(
-    const T* __restrict__ x, const T* __restrict__ y, T* __restrict__ out, typename Given<T, TENSOR>::type weight,
-    unsigned int size, Strides<AXES, 2 + TENSOR, unsigned int> strides, Axes<> axes, int dense) {
+    const typename F::Element* __restrict__ first, typename F::Second second, typename F::Element* __restrict__ third,
+    typename F::Fourth fourth, unsigned int size, Strides<AXES, F::STRIDED, unsigned int> strides, Axes<> axes, int dense) {
+  using T = typename F::Element;
+  constexpr int N = F::STRIDED;
+  const F functor{first, second, third, fourth};
   const unsigned int at = (blockIdx.x * FLAT_THREADS + threadIdx.x) * V;
   if (at >= size) return;
   const unsigned int count = min(size - at, static_cast<unsigned int>(V));
-  Vector<T, V> from, to, parts;
-  if (count < V || axes.length[0].value < V) {
-#pragma unroll
-    for (int i = 0; i < V; ++i) {
-      const auto offsets = strided_offsets(at + min(i, count - 1), axes, strides);
-      from.at[i] = x[offsets.at[0]];
-      to.at[i] = y[offsets.at[1]];
-      if constexpr (TENSOR) parts.at[i] = weight[offsets.at[2]];
-    }
-  } else {
-    const RowSplit<V, 2 + TENSOR> split(at, axes, strides);
-    from = split.load(x, 0, dense & 1, strides);
-    to = split.load(y, 1, dense & 2, strides);
-    if constexpr (TENSOR) parts = split.load(weight, 2, dense & 4, strides);
-  }
-  store_some<T, V>(out + at, blended<T, V, TENSOR>(from, to, parts, weight), count);
-}
-
-// The gradients of x and y by V elements of dout and their weights.
-template <typename T, int V>
-struct Gradients {
-  Vector<T, V> first, second;
-
-  __device__ __forceinline__ Gradients(const Vector<T, V>& given, const Vector<T, V>& parts) {
-    using W = Wide<T>;
-#pragma unroll
-    for (int v = 0; v < V; ++v) {
-      const W value = widen(given.at[v]), part = widen(parts.at[v]);
-      first.at[v] = narrow<T>((W(1) - part) * value);
-      second.at[v] = narrow<T>(part * value);
-    }
-  }
-};
-
-// The gradients at the E vectors of a thread, at the places of a walk, with all loads before the first store.
-template <typename T, int V, int E, typename Walk, int A>
-__device__ __forceinline__ void scale_along(
-    const Walk& walk, const T* __restrict__ dout, const T* __restrict__ weight, T* __restrict__ dx, T* __restrict__ dy,
-    unsigned int size, const Strides<A, 1, unsigned int>& strides, const Axes<A>& axes) {
-  VectorWord<T, V> given[E];
-  Along<T, V> of_weight[E];
-#pragma unroll
-  for (int i = 0; i < E; ++i) {
-    given[i] = fetch<T, V>(dout + min(walk.at(i), size - V));
-    of_weight[i].fetch_from(weight + walk.offsets(i, size, axes, strides).at[0], strides.at[0][0]);
-  }
-#pragma unroll
-  for (int i = 0; i < E; ++i) {
-    const unsigned int at = walk.at(i);
-    if (V * E > 1 && at >= size) break;
-    const Gradients<T, V> found(as_vector<T, V>(given[i]), of_weight[i].get(strides.at[0][0]));
-    store_where<T, V, V * E == 1>(dx + at, found.first, at < size && dx != nullptr);
-    store_where<T, V, V * E == 1>(dy + at, found.second, at < size && dy != nullptr);
-  }
-}
-
-// grad_broadcast: a thread computes E vectors of V elements, a block apart, without sums, for a weight that broadcasts.
-// Layout   dout, dx, dy flat; weight by Strides over their axes, at most A
-// Grid, Block, Needs  as in lerp_broadcast      Writes  dx[size], dy[size], each unless null      Why  as there
-template <typename T, int V, int E, int A>
-__global__ void __launch_bounds__(flat_threads<V * E>()) grad_broadcast(
-    const T* __restrict__ dout, const T* __restrict__ weight, T* __restrict__ dx, T* __restrict__ dy,
-    unsigned int size, Strides<A, 1, unsigned int> strides, Axes<A> axes) {
-  scale_along<T, V, E>(BlockWalk<V, E>(), dout, weight, dx, dy, size, strides, axes);
-}
-
-// grad_grouped: a thread computes E vectors of V elements, without sums, for a weight of many axes.
-// Layout   as in grad_broadcast, by relative strides over up to AXES axes
-// Grid, Block, Needs  as in lerp_grouped      Writes  dx[size], dy[size], each unless null
-template <typename T, int V, int E, int K>
-__global__ void __launch_bounds__(FLAT_THREADS) grad_grouped(
-    const T* __restrict__ dout, const T* __restrict__ weight, T* __restrict__ dx, T* __restrict__ dy,
-    unsigned int size, Strides<AXES, 1, unsigned int> strides, Axes<> axes, Divisor group) {
-  const GroupWalk<V, E, K, 1> walk(size, axes, strides, group);
-  scale_along<T, V, E>(walk, dout, weight, dx, dy, size, strides, axes);
-}
-
-// grad_split: a thread computes a vector of V elements, which may lie in two rows or more, without sums.
-// Layout   as in grad_broadcast      Grid, Block, Why  as in lerp_split
-// Needs    dout, dx and dy aligned; fewer than 2^31 elements      Writes  dx[size], dy[size], each unless null
-template <typename T, int V>
-__global__ void __launch_bounds__(FLAT_THREADS) grad_split(
-    const T* __restrict__ dout, const T* __restrict__ weight, T* __restrict__ dx, T* __restrict__ dy,
-    unsigned int size, Strides<AXES, 1, unsigned int> strides, Axes<> axes) {
-  const unsigned int at = (blockIdx.x * FLAT_THREADS + threadIdx.x) * V;
-  if (at >= size) return;
-  const unsigned int count = min(size - at, static_cast<unsigned int>(V));
-  Vector<T, V> given, parts;
+  Vector<T, V> operands[F::READ];
   if (count < V || axes.length[0].value < V) {
 #pragma unroll
     for (int i = 0; i < V; ++i) {
       const unsigned int index = at + min(i, count - 1);
-      given.at[i] = dout[index];
-      parts.at[i] = weight[strided_offsets(index, axes, strides).at[0]];
+      if constexpr (F::READ > N) operands[N].at[i] = functor.operand(N)[index];
+      const auto offsets = strided_offsets(index, axes, strides);
+#pragma unroll
+      for (int n = 0; n < N; ++n) operands[n].at[i] = functor.operand(n)[offsets.at[n]];
     }
   } else {
-    given = load<T, V>(dout + at);
-    parts = RowSplit<V, 1>(at, axes, strides).load(weight, 0, false, strides);
+    if constexpr (F::READ > N) operands[N] = load<T, V>(functor.operand(N) + at);
+    const RowSplit<V, N> split(at, axes, strides);
+#pragma unroll
+    for (int n = 0; n < N; ++n) operands[n] = split.load(functor.operand(n), n, dense >> n & 1, strides);
   }
-  const Gradients<T, V> found(given, parts);
-  if (dx != nullptr) store_some<T, V>(dx + at, found.first, count);
-  if (dy != nullptr) store_some<T, V>(dy + at, found.second, count);
+  functor.compute(operands, [&](T* to, const Vector<T, V>& result, bool wanted) {
+    if (wanted) store_some<T, V>(to + at, result, count);
+  });
 }

@@ -20,7 +20,6 @@ from opgauge.ops._cuda.pointwise import (
     AXES_COMPILED,
     CONSTANTS,
     LARGEST,
-    SINGLE_THREADS,
     THREADS,
     VECTOR_BYTES,
     axes_struct,
@@ -64,6 +63,16 @@ CROSSED_ROWS = range(17, 65)
 """Lengths of the shorter of two summed axes for `grad_crossed`: rows of a warp, whose sums stay in registers."""
 
 
+def blend(ctype: str, tensor: str) -> str:
+    """The functor of lerp by a tensor of weights or a number."""
+    return f"Blend<{ctype}, {tensor}>"
+
+
+def gradients(ctype: str, tensor: str = "true", subtract: str = "false") -> str:
+    """The functor of lerp's gradients that are not summed; subtract: by the design document's formula."""
+    return f"Gradients<{ctype}, {tensor}, {subtract}>"
+
+
 def _broadcasts(dtype: str) -> tuple[str, ...]:
     """V, E and A of the kernels for operands that broadcast."""
     whole = WIDTHS[dtype]
@@ -81,28 +90,25 @@ def _grouped(dtype: str) -> tuple[str, ...]:
 def _expressions() -> tuple[str, ...]:
     found: list[str] = []
     for name, ctype in CTYPES.items():
+        blends = [blend(ctype, tensor) for tensor in FLAGS]
         for width in (1, WIDTHS[name]):
             found.append(f"reduce_columns_grid<SummedGrad<{ctype}>, {width}, false, true>")
-            threads = THREADS if width > 1 else SINGLE_THREADS
-            kinds = ((tensor, extent) for tensor in FLAGS for extent in extents(width))
-            found += [f"lerp_flat<{ctype}, {width}, {tensor}, {extent}, {threads}>" for tensor, extent in kinds]
-            flags = [f"{tensor}, {subtract}" for tensor in FLAGS for subtract in FLAGS]
-            found += [f"grad_flat<{ctype}, {width}, {extent}, {both}>" for both in flags for extent in extents(width)]
-        for template in _broadcasts(name):
-            found.append(f"grad_broadcast<{ctype}, {template}>")
-            found += [f"lerp_broadcast<{ctype}, {template}, {tensor}>" for tensor in FLAGS]
-        for template in _grouped(name):
-            found.append(f"grad_grouped<{ctype}, {template}>")
-            found += [f"lerp_grouped<{ctype}, {template}, {tensor}>" for tensor in FLAGS]
-        found.append(f"grad_split<{ctype}, {WIDTHS[name]}>")
-        found += [f"lerp_split<{ctype}, {WIDTHS[name]}, {tensor}>" for tensor in FLAGS]
+            functors = [*blends, *(gradients(ctype, tensor, subtract) for tensor in FLAGS for subtract in FLAGS)]
+            found += [f"lerp_flat<{functor}, {width}, {kind}>" for functor in functors for kind in extents(width)]
+        broadcasts = [
+            *(f"lerp_broadcast<{{}}, {template}>" for template in _broadcasts(name)),
+            *(f"lerp_grouped<{{}}, {template}>" for template in _grouped(name)),
+            f"lerp_split<{{}}, {WIDTHS[name]}>",
+        ]
+        functors = [*blends, gradients(ctype)]
+        found += [one.format(functor) for one in broadcasts for functor in functors]
         found.append(f"reduce_columns_grid<SummedGrad<{ctype}>, {WIDTHS[name]}, false, false>")
         elements = elements_templates("BY_ROW", "BY_COLUMN", "TWO_GROUPS", "ANY_AXES", odd=WIDTHS[name] <= 4)
         rows = beside_templates(1) + beside_templates(WIDTHS[name])
         found += [f"{kernel}<SummedGrad<{ctype}>, {template}>" for kernel, template in rows]
         found += [f"reduce_elements_lanes<SummedGrad<{ctype}>, {template}>" for template in elements]
         found.append(f"grad_crossed<{ctype}, {WIDTHS[name]}>")
-        found.append(f"lerp_flat<{ctype}, {WIDTHS[name]}, true, LARGE, {LARGE_THREADS}>")
+        found.append(f"lerp_flat<{blend(ctype, 'true')}, {WIDTHS[name]}, LARGE, {LARGE_THREADS}>")
     return tuple(found)
 
 
@@ -136,22 +142,19 @@ def lerp(*, x: Any, y: Any, weight: Any, out: dict[str, Any]) -> Bound:
     tensor, number = split_weight(weight, wide)
     if tensor is None and not number < HALF:
         x, y, number = y, x, wide(1) - number
-    operands = (x, y, tensor, result)
-    if all(array is None or array.size == result.size for array in operands):
-        width = flat_width(result, *operands)
+    functor, arguments = blend(ctype, flag(tensor is not None)), (x, y, result, number if tensor is None else tensor)
+    if all(array is None or array.size == result.size for array in (x, y, tensor)):
+        width = flat_width(result, x, y, tensor)
         width, extent, grid, block, numbers = flat(result.size, width, x.dtype.itemsize)
         if tensor is not None and extent != "APART" and width > 1 and result.nbytes >= LARGE_BYTES:
-            extent, grid, block = "LARGE", (-(-int(numbers[1]) // LARGE_THREADS),), (LARGE_THREADS,)
-        threads = block[0] if width > 1 else SINGLE_THREADS
-        expression = f"lerp_flat<{ctype}, {width}, {flag(tensor is not None)}, {extent}, {threads}>"
-        return bind_launch(SOURCE, expression, grid, block, (*operands, *numbers, number))
+            grid, block = (-(-int(numbers[1]) // LARGE_THREADS),), (LARGE_THREADS,)
+            extent = f"LARGE, {LARGE_THREADS}"
+        return bind_launch(SOURCE, f"lerp_flat<{functor}, {width}, {extent}>", grid, block, (*arguments, *numbers))
     if result.size >= LARGEST:
         return in_halves(lerp, result.shape, {"x": x, "y": y, "weight": weight}, out)
     steps = merge_operands(result.shape, x.shape, y.shape, *(() if tensor is None else (tensor.shape,)))
     launch = broadcast_launch(steps, [array for array in (x, y, tensor) if array is not None], [result])
-    expression = f"lerp_{launch.kind}<{ctype}, {launch.template}, {flag(tensor is not None)}>"
-    arguments = (x, y, result, number if tensor is None else tensor, *launch.walked, *launch.dense)
-    return bind_launch(SOURCE, expression, launch.grid, launch.block, arguments)
+    return bind_broadcast(launch, functor, arguments)
 
 
 class BroadcastLaunch(NamedTuple):
@@ -199,6 +202,12 @@ def broadcast_launch(
             return BroadcastLaunch("split", f"{whole}", grid, block, _walked(steps, AXES), (bits,))
     grid, block = one_per_thread(-(-steps.size // (width * each)), width * each)
     return BroadcastLaunch("broadcast", f"{width}, {each}, {axes}", grid, block, _walked(steps, axes))
+
+
+def bind_broadcast(launch: BroadcastLaunch, functor: str, arguments: tuple[Any, ...]) -> Bound:
+    """The launch for a functor and its four arguments."""
+    expression = f"lerp_{launch.kind}<{functor}, {launch.template}>"
+    return bind_launch(SOURCE, expression, launch.grid, launch.block, (*arguments, *launch.walked, *launch.dense))
 
 
 def _group(lengths: Shape, width: int, whole: int) -> int:

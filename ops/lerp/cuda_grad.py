@@ -29,7 +29,9 @@ from opgauge.ops.lerp.cuda import (
     CROSSED_ROWS,
     CTYPES,
     SOURCE,
+    bind_broadcast,
     broadcast_launch,
+    gradients,
     in_halves,
     split_weight,
 )
@@ -152,17 +154,15 @@ def _unsummed(*, dout: Any, weight: Any, out: dict[str, Any], subtract: bool) ->
     if tensor is None or tensor.shape == dout.shape:
         width = flat_width(dout, tensor, dx, dy)
         launch = flat(dout.size, width, dout.dtype.itemsize, is_kept=True)
-        flags = f"{flag(tensor is not None)}, {flag(subtract)}"
         rest = wide(1 - weight) if tensor is None else wide(0)
-        arguments: tuple[Any, ...] = (dout, tensor, dx, dy, *launch.numbers[:2], number, rest)
-        expression = f"grad_flat<{ctype}, {launch.width}, {launch.extent}, {flags}>"
+        arguments = (dout, number if tensor is None else tensor, dx, dy, *launch.numbers[:2], rest)
+        functor = gradients(ctype, flag(tensor is not None), flag(subtract))
+        expression = f"lerp_flat<{functor}, {launch.width}, {launch.extent}>"
         return bind_launch(SOURCE, expression, launch.grid, launch.block, arguments)
     if dout.size >= LARGEST:
         return in_halves(partial(_unsummed, subtract=subtract), dout.shape, {"dout": dout, "weight": tensor}, out)
     broadcast = broadcast_launch(merge_operands(dout.shape, tensor.shape), [tensor], [dx, dy], given=dout)
-    expression = f"grad_{broadcast.kind}<{ctype}, {broadcast.template}>"
-    arguments = (dout, tensor, dx, dy, *broadcast.walked)
-    return bind_launch(SOURCE, expression, broadcast.grid, broadcast.block, arguments)
+    return bind_broadcast(broadcast, gradients(ctype), (dout, tensor, dx, dy))
 
 
 def _fused(dout: Any, summed: Any, other: Any, shape: Shape, factors: tuple[Any, Any], workspace: Any) -> Bound | None:

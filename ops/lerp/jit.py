@@ -286,7 +286,7 @@ def _grad_part(dout: Any, dx: Any, dy: Any, weight: Any, rest: Any, start: int, 
 
 @parallel(error_model="numpy")
 def grad_streaming(dout: Any, dx: Any, dy: Any, weight: Any, rest: Any, pieces: int) -> None:
-    """Like `grad_flat`, with non-temporal stores; dx and dy have the same offset within a cache line."""
+    """Like `lerp_flat` on CUDA, with non-temporal stores; dx and dy have the same offset within a cache line."""
     for piece in prange(pieces):
         end = dout.size * (piece + 1) // pieces
         _grad_part(dout, dx, dy, weight, rest, dout.size * piece // pieces, end)

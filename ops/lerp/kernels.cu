@@ -11,46 +11,19 @@ constexpr int THREADS = 256;
 constexpr int EVICT_LAST_OF = 16;  // one block of as many stores with evict_last, for LARGE results of large blocks
 
 // lerp_flat: a vector of V elements per thread, and an element per thread after them, for operands of one shape.
-// Layout   x, y, out flat, weight a TENSOR or `number`      Grid, Block  as in flat.cuh      Writes  out[size]
-template <typename T, int V, bool TENSOR, Extent EXTENT, int THREADS>
+// Layout   operands and results of F flat      Grid, Block  as in flat.cuh      Writes  the results of F
+template <typename F, int V, Extent EXTENT, int THREADS = flat_threads<V>()>
 __global__ void __launch_bounds__(THREADS) lerp_flat(
-    const T* __restrict__ x, const T* __restrict__ y, const T* __restrict__ weight, T* __restrict__ out,
-    long long vectors, long long threads, unsigned int kept, Wide<T> number) {
-  const bool evicts_last = THREADS > SINGLE_THREADS ? blockIdx.x % EVICT_LAST_OF == 0 : blockIdx.x < kept;
+    const typename F::Element* __restrict__ first, typename F::Second second, typename F::Element* __restrict__ third,
+    typename F::Fourth fourth, long long vectors, long long threads, typename F::Last last) {
+  using T = typename F::Element;
+  const F functor{first, second, third, fourth, last};
+  const bool evicts_last = THREADS > SINGLE_THREADS ? blockIdx.x % EVICT_LAST_OF == 0 : functor.evicts_last();
   const VectorAccess<V, EXTENT, THREADS> access(vectors, threads, evicts_last);
-  const Vector<T, V> from = access.load(x), to = access.load(y);
-  Vector<T, V> parts, result;
-  if constexpr (TENSOR) parts = access.load(weight);
+  Vector<T, V> operands[F::READ];
 #pragma unroll
-  for (int i = 0; i < V; ++i) {
-    const Wide<T> first = widen(from.at[i]), second = widen(to.at[i]);
-    result.at[i] = narrow<T>(TENSOR ? blend(first, second, widen(parts.at[i])) : blend_share(first, second, number));
-  }
-  access.store(out, result);
-}
-
-// grad_flat: a vector of V elements per thread, and an element per thread after them, without sums.
-// Layout   dout, dx, dy flat, weight a TENSOR or `number`; rest: 1 - number      Grid, Block  as in flat.cuh
-// Writes   dx, dy, each unless null. SUBTRACT: dx = dout - dy, the design document's formula
-template <typename T, int V, Extent EXTENT, bool TENSOR, bool SUBTRACT>
-__global__ void __launch_bounds__(flat_threads<V>()) grad_flat(
-    const T* __restrict__ dout, const T* __restrict__ weight, T* __restrict__ dx, T* __restrict__ dy, long long vectors,
-    long long threads, Wide<T> number, Wide<T> rest) {
-  using A = Wide<T>;
-  const VectorAccess<V, EXTENT> access(vectors, threads);
-  const Vector<T, V> given = access.load(dout);
-  Vector<T, V> parts, first, second;
-  if constexpr (TENSOR) parts = access.load(weight);
-#pragma unroll
-  for (int i = 0; i < V; ++i) {
-    const A value = widen(given.at[i]);
-    const A part = TENSOR ? widen(parts.at[i]) : number;
-    const A left = TENSOR ? A(1) - part : rest;
-    first.at[i] = narrow<T>(SUBTRACT ? value - part * value : left * value);
-    second.at[i] = narrow<T>(part * value);
-  }
-  access.store(dx, first, dx != nullptr);
-  access.store(dy, second, dy != nullptr);
+  for (int n = 0; n < F::READ; ++n) operands[n] = access.load(functor.operand(n));
+  functor.compute(operands, [&](T* to, const Vector<T, V>& result, bool wanted) { access.store(to, result, wanted); });
 }
 
 // The sum of dout, times a factor, and beside it dout times another one: the functor of reductions.

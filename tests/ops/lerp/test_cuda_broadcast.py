@@ -60,7 +60,7 @@ def buffers(dtype: str, offsets: dict[str, int], **shapes: Shape) -> dict[str, A
 
 def dtype_of(kernel: str) -> str:
     """The dtype that a kernel is compiled for."""
-    ctype = kernel.partition("<")[2].partition(",")[0]
+    ctype = kernel.rpartition("<")[2].partition(",")[0]
     return next(name for name in FLOATS if dtype_info(name).ctype == ctype)
 
 
@@ -68,66 +68,66 @@ def dtype_of(kernel: str) -> str:
     ("x", "y", "weight", "offsets", "kernel"),
     [
         # vectors by the length of rows, in each dtype
-        ((400, 2056), (400, 1), None, {}, "lerp_broadcast<__half, 8, 1, 2, false>"),
-        ((400, 2052), (400, 1), None, {}, "lerp_broadcast<__half, 4, 2, 2, false>"),
-        ((400, 2050), (400, 1), None, {}, "lerp_broadcast<__half, 2, 4, 2, false>"),
-        ((400, 2051), (400, 1), None, {}, "lerp_split<__half, 8, false>"),
-        ((400, 2052), (400, 1), None, {}, "lerp_broadcast<float, 4, 1, 2, false>"),
-        ((400, 2050), (400, 1), None, {}, "lerp_broadcast<float, 2, 2, 2, false>"),
-        ((400, 2051), (400, 1), None, {}, "lerp_split<float, 4, false>"),
-        ((400, 2050), (400, 1), None, {}, "lerp_broadcast<double, 2, 1, 2, false>"),
-        ((400, 2051), (400, 1), None, {}, "lerp_split<double, 2, false>"),
+        ((400, 2056), (400, 1), None, {}, "lerp_broadcast<Blend<__half, false>, 8, 1, 2>"),
+        ((400, 2052), (400, 1), None, {}, "lerp_broadcast<Blend<__half, false>, 4, 2, 2>"),
+        ((400, 2050), (400, 1), None, {}, "lerp_broadcast<Blend<__half, false>, 2, 4, 2>"),
+        ((400, 2051), (400, 1), None, {}, "lerp_split<Blend<__half, false>, 8>"),
+        ((400, 2052), (400, 1), None, {}, "lerp_broadcast<Blend<float, false>, 4, 1, 2>"),
+        ((400, 2050), (400, 1), None, {}, "lerp_broadcast<Blend<float, false>, 2, 2, 2>"),
+        ((400, 2051), (400, 1), None, {}, "lerp_split<Blend<float, false>, 4>"),
+        ((400, 2050), (400, 1), None, {}, "lerp_broadcast<Blend<double, false>, 2, 1, 2>"),
+        ((400, 2051), (400, 1), None, {}, "lerp_split<Blend<double, false>, 2>"),
         # by addresses, but those of operands that are repeated along rows
-        ((400, 2056), (400, 1), None, {"x": 8}, "lerp_broadcast<__half, 4, 2, 2, false>"),
-        ((400, 2056), (400, 1), None, {"out": 4}, "lerp_broadcast<__half, 2, 4, 2, false>"),
-        ((400, 2056), (400, 1), None, {"x": 2}, "lerp_broadcast<__half, 1, 8, 2, false>"),
-        ((400, 2056), (400, 1), None, {"y": 2}, "lerp_broadcast<__half, 8, 1, 2, false>"),
-        ((400, 2052), (2052,), None, {"y": 8}, "lerp_broadcast<float, 2, 2, 2, false>"),
-        ((400, 2052), (2052,), (400, 1), {"weight": 4}, "lerp_broadcast<float, 4, 1, 2, true>"),
-        ((400, 2052), (400, 1), (2052,), {"weight": 8}, "lerp_broadcast<float, 2, 2, 2, true>"),
-        ((400, 2052), (400, 1), (2052,), {"weight": 4}, "lerp_split<float, 4, true>"),
-        ((400, 2051), (400, 1), None, {"x": 4}, "lerp_broadcast<float, 1, 4, 2, false>"),
-        ((400, 2051), (400, 1), None, {"x": 8}, "lerp_broadcast<float, 1, 4, 2, false>"),
-        ((400, 2051), (400, 1), None, {"out": 8}, "lerp_broadcast<float, 1, 4, 2, false>"),
-        ((400, 2051), (2051,), None, {"y": 4}, "lerp_split<float, 4, false>"),
-        ((400, 2050), (400, 1), None, {"x": 8}, "lerp_broadcast<double, 1, 2, 2, false>"),
+        ((400, 2056), (400, 1), None, {"x": 8}, "lerp_broadcast<Blend<__half, false>, 4, 2, 2>"),
+        ((400, 2056), (400, 1), None, {"out": 4}, "lerp_broadcast<Blend<__half, false>, 2, 4, 2>"),
+        ((400, 2056), (400, 1), None, {"x": 2}, "lerp_broadcast<Blend<__half, false>, 1, 8, 2>"),
+        ((400, 2056), (400, 1), None, {"y": 2}, "lerp_broadcast<Blend<__half, false>, 8, 1, 2>"),
+        ((400, 2052), (2052,), None, {"y": 8}, "lerp_broadcast<Blend<float, false>, 2, 2, 2>"),
+        ((400, 2052), (2052,), (400, 1), {"weight": 4}, "lerp_broadcast<Blend<float, true>, 4, 1, 2>"),
+        ((400, 2052), (400, 1), (2052,), {"weight": 8}, "lerp_broadcast<Blend<float, true>, 2, 2, 2>"),
+        ((400, 2052), (400, 1), (2052,), {"weight": 4}, "lerp_split<Blend<float, true>, 4>"),
+        ((400, 2051), (400, 1), None, {"x": 4}, "lerp_broadcast<Blend<float, false>, 1, 4, 2>"),
+        ((400, 2051), (400, 1), None, {"x": 8}, "lerp_broadcast<Blend<float, false>, 1, 4, 2>"),
+        ((400, 2051), (400, 1), None, {"out": 8}, "lerp_broadcast<Blend<float, false>, 1, 4, 2>"),
+        ((400, 2051), (2051,), None, {"y": 4}, "lerp_split<Blend<float, false>, 4>"),
+        ((400, 2050), (400, 1), None, {"x": 8}, "lerp_broadcast<Blend<double, false>, 1, 2, 2>"),
         # by the number of axes
-        ((16, 1, 1, 1), (16, 3, 224, 224), None, {}, "lerp_broadcast<float, 4, 1, 2, false>"),
-        ((400_000,), (1, 400_000), (1,), {}, "lerp_broadcast<float, 4, 1, 1, true>"),
-        ((30, 1, 2048), (30, 20, 2048), None, {}, "lerp_broadcast<float, 4, 1, 3, false>"),
-        ((30, 1, 8, 1), (1, 20, 1, 2048), None, {}, "lerp_broadcast<float, 4, 1, 6, false>"),
-        ((70_000, 1), (70_000, 6), (6,), {}, "lerp_broadcast<float, 2, 2, 2, true>"),
-        ((70_000, 1), (1, 7), (7,), {}, "lerp_broadcast<float, 1, 4, 2, true>"),
-        ((70_000, 1), (1, 7), (7,), {}, "lerp_split<__half, 8, true>"),
-        ((70_000, 1), (70_000, 7), (7,), {}, "lerp_split<float, 4, true>"),
+        ((16, 1, 1, 1), (16, 3, 224, 224), None, {}, "lerp_broadcast<Blend<float, false>, 4, 1, 2>"),
+        ((400_000,), (1, 400_000), (1,), {}, "lerp_broadcast<Blend<float, true>, 4, 1, 1>"),
+        ((30, 1, 2048), (30, 20, 2048), None, {}, "lerp_broadcast<Blend<float, false>, 4, 1, 3>"),
+        ((30, 1, 8, 1), (1, 20, 1, 2048), None, {}, "lerp_broadcast<Blend<float, false>, 4, 1, 6>"),
+        ((70_000, 1), (70_000, 6), (6,), {}, "lerp_broadcast<Blend<float, true>, 2, 2, 2>"),
+        ((70_000, 1), (1, 7), (7,), {}, "lerp_broadcast<Blend<float, true>, 1, 4, 2>"),
+        ((70_000, 1), (1, 7), (7,), {}, "lerp_split<Blend<__half, true>, 8>"),
+        ((70_000, 1), (70_000, 7), (7,), {}, "lerp_split<Blend<float, true>, 4>"),
         # by groups of axes of at least a warp's elements
-        ((33, 5, 1, 77, 9), (33, 1, 6, 77, 1), None, {}, "lerp_grouped<float, 1, 4, 2, false>"),
-        ((33, 5, 1, 7, 9), (33, 1, 60, 7, 1), None, {}, "lerp_grouped<float, 1, 4, 3, false>"),
-        ((33, 5, 1, 7, 10), (33, 1, 60, 7, 1), (60, 7, 1), {}, "lerp_grouped<float, 2, 2, 3, true>"),
-        ((30, 1, 2051), (30, 20, 2051), None, {}, "lerp_grouped<float, 1, 4, 1, false>"),
-        ((30, 1, 2051), (30, 20, 2051), None, {"x": 4}, "lerp_grouped<float, 1, 4, 1, false>"),
-        ((30, 1, 2050), (30, 20, 2050), None, {}, "lerp_broadcast<float, 2, 2, 3, false>"),
-        ((33, 5, 1, 77, 12), (33, 1, 6, 77, 1), None, {}, "lerp_broadcast<float, 4, 1, 6, false>"),
-        ((33, 5, 1, 77, 12), (33, 1, 6, 77, 1), None, {}, "lerp_grouped<__half, 4, 2, 2, false>"),
-        ((50_000, 1, 3, 1), (1, 3, 1, 3), None, {}, "lerp_broadcast<float, 1, 4, 6, false>"),
-        ((50_000, 1, 3, 1), (1, 3, 1, 4), None, {}, "lerp_broadcast<__half, 4, 2, 6, false>"),
+        ((33, 5, 1, 77, 9), (33, 1, 6, 77, 1), None, {}, "lerp_grouped<Blend<float, false>, 1, 4, 2>"),
+        ((33, 5, 1, 7, 9), (33, 1, 60, 7, 1), None, {}, "lerp_grouped<Blend<float, false>, 1, 4, 3>"),
+        ((33, 5, 1, 7, 10), (33, 1, 60, 7, 1), (60, 7, 1), {}, "lerp_grouped<Blend<float, true>, 2, 2, 3>"),
+        ((30, 1, 2051), (30, 20, 2051), None, {}, "lerp_grouped<Blend<float, false>, 1, 4, 1>"),
+        ((30, 1, 2051), (30, 20, 2051), None, {"x": 4}, "lerp_grouped<Blend<float, false>, 1, 4, 1>"),
+        ((30, 1, 2050), (30, 20, 2050), None, {}, "lerp_broadcast<Blend<float, false>, 2, 2, 3>"),
+        ((33, 5, 1, 77, 12), (33, 1, 6, 77, 1), None, {}, "lerp_broadcast<Blend<float, false>, 4, 1, 6>"),
+        ((33, 5, 1, 77, 12), (33, 1, 6, 77, 1), None, {}, "lerp_grouped<Blend<__half, false>, 4, 2, 2>"),
+        ((50_000, 1, 3, 1), (1, 3, 1, 3), None, {}, "lerp_broadcast<Blend<float, false>, 1, 4, 6>"),
+        ((50_000, 1, 3, 1), (1, 3, 1, 4), None, {}, "lerp_broadcast<Blend<__half, false>, 4, 2, 6>"),
         # one element or two beyond 400 blocks
-        ((3, 1), (3, 136_534), None, {}, "lerp_broadcast<float, 2, 2, 2, false>"),
-        ((1,), (409_601,), None, {}, "lerp_split<float, 4, false>"),
+        ((3, 1), (3, 136_534), None, {}, "lerp_broadcast<Blend<float, false>, 2, 2, 2>"),
+        ((1,), (409_601,), None, {}, "lerp_split<Blend<float, false>, 4>"),
         # few elements
-        ((2, 1), (2, 1 << 14), None, {}, "lerp_broadcast<float, 1, 1, 2, false>"),
-        ((2, 1), (2, (1 << 14) + 4), None, {}, "lerp_broadcast<float, 4, 1, 2, false>"),
-        ((2, 1), (2, (1 << 14) + 2), None, {}, "lerp_broadcast<float, 1, 1, 2, false>"),
-        ((2, 1), (2, (1 << 16) + 1), None, {}, "lerp_split<float, 4, false>"),
-        ((2, 1), (2, 4104), None, {}, "lerp_broadcast<__nv_bfloat16, 1, 1, 2, false>"),
-        ((3, 1), (3, 1), (3, 2052), {}, "lerp_broadcast<float, 1, 1, 2, true>"),
-        ((1,), (1,), (2048,), {}, "lerp_broadcast<float, 1, 1, 1, true>"),
-        ((5, 1, 7), (1, 3, 7), None, {}, "lerp_broadcast<float, 1, 1, 3, false>"),
-        ((5, 1, 7, 1), (1, 3, 1, 9), None, {}, "lerp_broadcast<float, 1, 1, 6, false>"),
+        ((2, 1), (2, 1 << 14), None, {}, "lerp_broadcast<Blend<float, false>, 1, 1, 2>"),
+        ((2, 1), (2, (1 << 14) + 4), None, {}, "lerp_broadcast<Blend<float, false>, 4, 1, 2>"),
+        ((2, 1), (2, (1 << 14) + 2), None, {}, "lerp_broadcast<Blend<float, false>, 1, 1, 2>"),
+        ((2, 1), (2, (1 << 16) + 1), None, {}, "lerp_split<Blend<float, false>, 4>"),
+        ((2, 1), (2, 4104), None, {}, "lerp_broadcast<Blend<__nv_bfloat16, false>, 1, 1, 2>"),
+        ((3, 1), (3, 1), (3, 2052), {}, "lerp_broadcast<Blend<float, true>, 1, 1, 2>"),
+        ((1,), (1,), (2048,), {}, "lerp_broadcast<Blend<float, true>, 1, 1, 1>"),
+        ((5, 1, 7), (1, 3, 7), None, {}, "lerp_broadcast<Blend<float, false>, 1, 1, 3>"),
+        ((5, 1, 7, 1), (1, 3, 1, 9), None, {}, "lerp_broadcast<Blend<float, false>, 1, 1, 6>"),
         # equal shapes do not broadcast
-        ((5,), (1, 5), (1, 5), {}, "lerp_flat<float, 1, true, ANY, 512>"),
-        ((40_000,), (1, 40_000), (1, 40_000), {}, "lerp_flat<float, 4, true, VECTORS, 256>"),
-        ((40_001,), (1, 40_001), None, {}, "lerp_flat<float, 4, false, ANY, 256>"),
+        ((5,), (1, 5), (1, 5), {}, "lerp_flat<Blend<float, true>, 1, ANY>"),
+        ((40_000,), (1, 40_000), (1, 40_000), {}, "lerp_flat<Blend<float, true>, 4, VECTORS>"),
+        ((40_001,), (1, 40_001), None, {}, "lerp_flat<Blend<float, false>, 4, ANY>"),
     ],
 )
 def test_vectors_are_the_widest_that_all_rows_allow(
@@ -148,15 +148,15 @@ def test_vectors_are_the_widest_that_all_rows_allow(
 @pytest.mark.parametrize(
     ("weight", "absent", "offsets", "kernel"),
     [
-        ((400, 1), "", {}, "grad_broadcast<float, 4, 1, 2>"),
-        ((2052,), "dx", {"weight": 8}, "grad_broadcast<float, 2, 2, 2>"),
-        ((2052,), "dy", {"weight": 4}, "grad_split<float, 4>"),
-        ((400, 1), "", {"weight": 4}, "grad_broadcast<float, 4, 1, 2>"),
-        ((400, 1), "", {"dout": 8}, "grad_broadcast<float, 2, 2, 2>"),
-        ((400, 1), "dy", {"dx": 8}, "grad_broadcast<float, 2, 2, 2>"),
-        ((400, 1), "", {"dy": 4}, "grad_broadcast<float, 1, 4, 2>"),
-        ((400, 1), "dy", {"dy": 4}, "grad_broadcast<float, 4, 1, 2>"),
-        ((1,), "", {}, "grad_broadcast<float, 4, 1, 1>"),
+        ((400, 1), "", {}, "lerp_broadcast<Gradients<float, true, false>, 4, 1, 2>"),
+        ((2052,), "dx", {"weight": 8}, "lerp_broadcast<Gradients<float, true, false>, 2, 2, 2>"),
+        ((2052,), "dy", {"weight": 4}, "lerp_split<Gradients<float, true, false>, 4>"),
+        ((400, 1), "", {"weight": 4}, "lerp_broadcast<Gradients<float, true, false>, 4, 1, 2>"),
+        ((400, 1), "", {"dout": 8}, "lerp_broadcast<Gradients<float, true, false>, 2, 2, 2>"),
+        ((400, 1), "dy", {"dx": 8}, "lerp_broadcast<Gradients<float, true, false>, 2, 2, 2>"),
+        ((400, 1), "", {"dy": 4}, "lerp_broadcast<Gradients<float, true, false>, 1, 4, 2>"),
+        ((400, 1), "dy", {"dy": 4}, "lerp_broadcast<Gradients<float, true, false>, 4, 1, 2>"),
+        ((1,), "", {}, "lerp_broadcast<Gradients<float, true, false>, 4, 1, 1>"),
     ],
 )
 def test_vectors_of_gradients(
@@ -318,11 +318,12 @@ def test_every_form_is_emulated(emulator: Emulator) -> None:
     missing = []
     for ctype, widths in (("__half", (1, 2, 4, 8)), ("float", (1, 2, 4)), ("double", (1, 2))):
         whole = max(widths)
-        names = [f"split<{ctype}, {whole}"]
-        names += [f"broadcast<{ctype}, {width}, {whole // width}, {axes}" for width in widths for axes in (1, 2, 3, 6)]
-        names += [f"grouped<{ctype}, {width}, {whole // width}, {k}" for width in widths[:-1] for k in lerp.GROUPED]
-        wanted = [f"lerp_{name}, {tensor}>" for name in names for tensor in lerp.FLAGS]
-        missing += [name for name in (*wanted, *(f"grad_{name}>" for name in names)) if name not in asked]
+        for functor in (lerp.gradients(ctype), *(lerp.blend(ctype, tensor) for tensor in lerp.FLAGS)):
+            each = [(width, whole // width) for width in widths]
+            wanted = [f"lerp_split<{functor}, {whole}>"]
+            wanted += [f"lerp_broadcast<{functor}, {v}, {e}, {axes}>" for v, e in each for axes in (1, 2, 3, 6)]
+            wanted += [f"lerp_grouped<{functor}, {v}, {e}, {k}>" for v, e in each[:-1] for k in lerp.GROUPED]
+            missing += [name for name in wanted if name not in asked]
     assert missing == []
 
 
