@@ -21,7 +21,8 @@ HEADER_S = 10.0
 BODY_S = 120.0
 """Time for a complete body, from the end of the headers."""
 WRITE_S = 30.0
-"""Time that a client may leave an answer unread."""
+READ_BYTES = 32 << 10
+"""Time in which a client reads so many bytes of an answer, or all that is left of it."""
 SPARE_FILES = 128
 """File descriptors that connections leave for the database and everything else."""
 SUMMARY_S = 10.0
@@ -74,6 +75,7 @@ class Guarded(H11Protocol):
     limits: ClassVar[ConnectionLimits] = ConnectionLimits()
     _counted: str | None = None
     _timer: asyncio.TimerHandle | None = None
+    _read_timer: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Admit the connection, or abort it."""
@@ -90,6 +92,7 @@ class Guarded(H11Protocol):
     def connection_lost(self, exc: Exception | None) -> None:
         """Release what was counted."""
         self._stop()
+        self._stop_reading()
         if self._counted is None:
             return
         self.limits.release(self._counted)
@@ -109,19 +112,32 @@ class Guarded(H11Protocol):
             self._expect(now, BODY_S if now == "body" else HEADER_S)
 
     def on_response_complete(self) -> None:
-        """Stop the clock of the answer; the keep-alive timeout of uvicorn follows."""
+        """Expect the client to read the answer, and the body of a next request that has begun.
+
+        The keep-alive timeout of uvicorn follows. It closes the connection only after the answer was read.
+        """
         self._stop()
         super().on_response_complete()
+        self._expect_reading()
+        if self._state() == "body":
+            self._expect("body", BODY_S)
+
+    def send_400_response(self, msg: str) -> None:
+        """Answer a request that is no HTTP; one whose answer has begun can only be closed."""
+        if str(self.conn.our_state) in {"IDLE", "SEND_RESPONSE"}:
+            super().send_400_response(msg)
+        else:
+            self.transport.abort()
 
     def pause_writing(self) -> None:
         """Expect the client to read on."""
         super().pause_writing()
-        self._expect("read", WRITE_S)
+        self._expect_reading()
 
     def resume_writing(self) -> None:
-        """The client has read."""
+        """Expect the client to read the rest, too."""
         super().resume_writing()
-        self._stop()
+        self._expect_reading()
 
     def _state(self) -> str:
         """Next thing that the client owes: the header, the body, or nothing, as the answer is due."""
@@ -137,8 +153,27 @@ class Guarded(H11Protocol):
             self._timer.cancel()
             self._timer = None
 
+    def _expect_reading(self) -> None:
+        self._stop_reading()
+        if left := self.transport.get_write_buffer_size():
+            self._read_timer = self.loop.call_later(WRITE_S, self._check_reading, left)
+
+    def _stop_reading(self) -> None:
+        if self._read_timer is not None:
+            self._read_timer.cancel()
+            self._read_timer = None
+
+    def _check_reading(self, before: int) -> None:
+        """Close the connection unless the client has read on since `before` bytes were left."""
+        left = self.transport.get_write_buffer_size()
+        if left > max(0, before - READ_BYTES):
+            self._expire("read")
+        else:
+            self._expect_reading()
+
     def _expire(self, what: str) -> None:
-        self._timer = None
+        self._stop()
+        self._stop_reading()
         self.limits.refuse(f"{what} timeout")
         self.transport.abort()
 

@@ -8,27 +8,32 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from threading import Thread
 from time import monotonic, sleep
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import uvicorn
 
 from opgauge.web import connections
-from opgauge.web.connections import ConnectionLimits, Guarded, connection_limits, protocol_options
+from opgauge.web.connections import READ_BYTES, ConnectionLimits, Guarded, connection_limits, protocol_options
 
 PATIENCE_S = 60
+LARGE = 32 << 20
+"""Bytes of an answer that no buffer of the system holds."""
 
 
 async def app(scope: dict[str, Any], receive: Any, send: Any) -> None:
-    """An answer after the whole body; `/slow` never ends by itself."""
+    """An answer after the whole body; `/slow` never ends by itself, `/early` reads no body, `/large` is long."""
     if scope["type"] != "http":
         return
-    while (await receive()).get("more_body"):
+    while scope["path"] != "/early" and (await receive()).get("more_body"):
         pass
     if scope["path"] == "/slow":
         await asyncio.sleep(3600)
-    await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"2")]})
-    await send({"type": "http.response.body", "body": b"ok"})
+    body = b"ok" if scope["path"] != "/large" else bytes(LARGE)
+    headers = [(b"content-length", str(len(body)).encode())]
+    await send({"type": "http.response.start", "status": 200, "headers": headers})
+    await send({"type": "http.response.body", "body": body})
 
 
 @contextmanager
@@ -130,6 +135,69 @@ def test_a_kept_connection_serves_several_requests(monkeypatch: pytest.MonkeyPat
             while not found.endswith(b"ok"):
                 found += connection.recv(4096)
             sleep(0.3)
+
+
+def closed(connection: socket.socket) -> bool:
+    """Whether the server closes a connection from which nothing is read, before patience ends."""
+    ends = monotonic() + PATIENCE_S
+    while Guarded.limits._open.total() and monotonic() < ends:
+        sleep(0.01)
+    connection.close()
+    return not Guarded.limits._open.total()
+
+
+def test_an_answer_that_is_not_read_holds_no_connection(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An answer is complete for the service long before its client has read it: the clock goes on until then."""
+    monkeypatch.setattr(connections, "WRITE_S", 0.5)
+    with serving(monkeypatch, ConnectionLimits()) as (_, port):
+        connection = socket.create_connection(("127.0.0.1", port), PATIENCE_S)
+        connection.sendall(b"GET /large HTTP/1.1\r\nHost: x\r\n\r\n")
+        assert connection.recv(1) == b"H"
+        assert closed(connection)
+
+
+def test_an_answer_that_is_read_slowly_comes_to_its_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Progress is expected in the time, not the whole answer; the least progress is not enough."""
+    waited: list[int] = []
+    left = [4 * READ_BYTES, 3 * READ_BYTES, 2 * READ_BYTES, 2 * READ_BYTES - 1]
+    connection = object.__new__(Guarded)
+
+    def call_later(_: float, __: Any, size: int) -> Any:
+        waited.append(size)
+        return SimpleNamespace(cancel=lambda: None)
+
+    monkeypatch.setattr(connection, "loop", SimpleNamespace(call_later=call_later), raising=False)
+    transport = SimpleNamespace(get_write_buffer_size=lambda: left[len(waited)], abort=lambda: waited.append(-1))
+    monkeypatch.setattr(connection, "transport", transport, raising=False)
+    connection._expect_reading()
+    while waited[-1] > 0:
+        connection._check_reading(waited[-1])
+    assert waited == [*left[:3], -1]
+
+
+def test_half_a_body_behind_another_request_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A request that came with the one before it has the same time."""
+    monkeypatch.setattr(connections, "BODY_S", 0.2)
+    sent = b"GET / HTTP/1.1\r\nHost: x\r\n\r\nPUT / HTTP/1.1\r\nHost: x\r\nContent-Length: 9\r\n\r\nhalf"
+    with serving(monkeypatch, ConnectionLimits()) as (_, port):
+        assert ask(port, sent).endswith(b"ok")
+
+
+def test_garbage_after_an_early_answer_closes_the_connection_without_a_trace(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Nothing can be answered any more; a traceback for each would fill the log."""
+    with (
+        serving(monkeypatch, ConnectionLimits()) as (_, port),
+        socket.create_connection(("127.0.0.1", port), PATIENCE_S) as connection,
+    ):
+        connection.sendall(b"PUT /early HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n4\r\nhalf\r\n")
+        found = b""
+        while not found.endswith(b"ok"):
+            found += connection.recv(4096)
+        connection.sendall(b"no chunk\r\n")
+        assert closed(connection)
+    assert not [record for record in caplog.records if record.exc_info]
 
 
 def test_a_stalled_client_does_not_hold_up_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
