@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import json
+import shlex
 import shutil
+import subprocess
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
-from sqlalchemy import create_engine, func, select, text, update
+from sqlalchemy import create_engine, func, make_url, select, text, update
 
 from opgauge.harness.errors import StoreError
 from opgauge.harness.report.export import whole_run
 from opgauge.harness.result.result import Environment, Measurement
 from opgauge.harness.result.submission import read_submission
+from opgauge.harness.settings import ROOT
 from opgauge.harness.store import Store, run_queries
 from opgauge.harness.store.audit import list_audit
 from opgauge.harness.store.bulk import add_run
@@ -55,6 +58,50 @@ def test_a_backup_is_whole_and_overwrites_nothing(tmp_path: Path) -> None:
     if not SERVER:
         with Store.open(f"sqlite:///{target}") as copy:
             assert copy.results(run, samples=True)[0].measurement == a_result().measurement
+
+
+def runbook_commands(start: str, **places: str) -> str:
+    """Commands of the runbook that restore a backup, those of the block that begins with `start`, with our places."""
+    text = (ROOT / "docs" / "runbook.md").read_text(encoding="utf-8")
+    block = next(part for part in text.split("```sh\n")[1:] if part.startswith(start)).partition("```")[0]
+    for name, place in places.items():
+        block = block.replace({"file": "FILE", "old": "/var/lib/opgauge/opgauge.db"}.get(name, name), place)
+    return "\n".join(line for line in block.splitlines() if not line.startswith("chown"))
+
+
+@pytest.mark.skipif(bool(SERVER), reason="SQLite's files")
+def test_a_restored_file_has_nothing_of_a_crashed_database(tmp_path: Path) -> None:
+    """The log that a crash leaves beside the old file is not replayed into the backup."""
+    crashed = tmp_path / "crashed"
+    crashed.mkdir()
+    with database(tmp_path) as url, Store.open(url) as store:
+        run = add(store, "", 0)
+        back_up(store.engine, tmp_path / "backup.db")
+        add(store, "", 0)
+        file = Path(store.engine.url.database or "")
+        for path in file.parent.glob(f"{file.name}*"):
+            shutil.copy(path, crashed / path.name)
+    old = crashed / file.name
+    assert old.with_name(f"{old.name}-wal").stat().st_size
+    commands = runbook_commands("rm -f", old=str(old), file=str(tmp_path / "backup.db"))
+    subprocess.run(["sh", "-ec", commands], check=True)
+    with Store.open(f"sqlite:///{old}") as restored:
+        assert [one.id for one in restored.runs()] == [run]
+        add(restored, "", 0)
+
+
+@pytest.mark.skipif(not SERVER or not shutil.which("pg_restore"), reason="no PostgreSQL")
+def test_an_archive_is_restored_into_a_new_database(tmp_path: Path) -> None:
+    """By the runbook's command, and the restored database takes further runs."""
+    with database(tmp_path) as url, Store.open(url) as store, database(tmp_path) as target:
+        run = add(store, "", 0)
+        back_up(store.engine, tmp_path / "archive")
+        plain = make_url(target).set(drivername="postgresql").render_as_string(hide_password=False)
+        commands = runbook_commands("createdb", opgauge_restored=shlex.quote(plain), file=str(tmp_path / "archive"))
+        subprocess.run(["sh", "-ec", commands.splitlines()[1]], check=True)
+        with Store.open(target) as restored:
+            assert [one.id for one in restored.runs()] == [run]
+            add(restored, "", 0)
 
 
 @pytest.mark.skipif(bool(SERVER) and not shutil.which("pg_dump"), reason="no pg_dump")
