@@ -23,6 +23,8 @@ BODY_S = 120.0
 WRITE_S = 30.0
 READ_BYTES = 32 << 10
 """Time in which a client reads so many bytes of an answer, or all that is left of it."""
+END_S, LAST_READ_S = 6, 4.0
+"""Time that requests have when the service ends, and that a client then has to read an answer, in seconds."""
 SPARE_FILES = 128
 """File descriptors that connections leave for the database and everything else."""
 SUMMARY_S = 10.0
@@ -139,6 +141,13 @@ class Guarded(H11Protocol):
         super().resume_writing()
         self._expect_reading()
 
+    def shutdown(self) -> None:
+        """End after the answer, and without it where the client does not read it in time."""
+        super().shutdown()
+        self._stop_reading()
+        if self.transport.get_write_buffer_size():
+            self._read_timer = self.loop.call_later(LAST_READ_S, self._expire, "read")
+
     def _state(self) -> str:
         """Next thing that the client owes: the header, the body, or nothing, as the answer is due."""
         state = str(self.conn.their_state)
@@ -196,4 +205,4 @@ def connection_limits(trusted: frozenset[str] = frozenset()) -> ConnectionLimits
 def protocol_options(trusted: frozenset[str] = frozenset()) -> dict[str, Any]:
     """Options of uvicorn for a service that other machines reach."""
     Guarded.limits = connection_limits(trusted)
-    return {"http": Guarded, "ws": "none", "timeout_keep_alive": 5, "timeout_graceful_shutdown": 8, "backlog": 256}
+    return {"http": Guarded, "ws": "none", "timeout_keep_alive": 5, "timeout_graceful_shutdown": END_S, "backlog": 256}

@@ -210,6 +210,18 @@ def test_a_stalled_client_does_not_hold_up_the_end(monkeypatch: pytest.MonkeyPat
     connection.close()
 
 
+def test_an_unread_answer_does_not_hold_up_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its client has less time than the requests, so that none is cancelled with a traceback."""
+    assert protocol_options()["timeout_graceful_shutdown"] > connections.LAST_READ_S
+    monkeypatch.setattr(connections, "WRITE_S", 3600.0)
+    monkeypatch.setattr(connections, "LAST_READ_S", 0.1)
+    with serving(monkeypatch, ConnectionLimits(), timeout_graceful_shutdown=3600) as (_, port):
+        connection = socket.create_connection(("127.0.0.1", port), PATIENCE_S)
+        connection.sendall(b"GET /large HTTP/1.1\r\nHost: x\r\n\r\n")
+        assert connection.recv(1) == b"H"
+    connection.close()
+
+
 def test_limits_fit_the_open_files(monkeypatch: pytest.MonkeyPatch) -> None:
     """Some descriptors are left for everything else; a trusted proxy has no limit of its own."""
     monkeypatch.setattr("opgauge.web.connections.resource.getrlimit", lambda _: (256, 256))
