@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
-from contextlib import nullcontext
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
+from ctypes import CDLL
 from dataclasses import replace
-from itertools import chain, repeat
+from itertools import cycle, repeat
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -15,7 +20,7 @@ from opgauge.harness.result.result import Measurement
 from opgauge.harness.worker import call_time, single_calls
 from opgauge.harness.worker.attempt import WrongError
 from opgauge.harness.worker.call_time import CallTime, Clocks
-from opgauge.harness.worker.single_calls import check_loops, check_samples, is_dearer
+from opgauge.harness.worker.single_calls import PAIRS, check_loops, check_samples, is_dearer
 
 MS = 1_000_000
 ONE_THREAD, TWO_THREADS = CallTime(22 * MS, 22 * MS), CallTime(42 * MS, 21 * MS)
@@ -66,7 +71,8 @@ def test_a_few_fast_calls_may_be_chance(
     changed: int, others: int, monkeypatch: pytest.MonkeyPatch, *, passes: bool
 ) -> None:
     """A kernel that knows one of many changes repeats nothing; one that is fast at times whatever changed does."""
-    thorough, usual = chain([SLOW] * 3, [FAST] * changed, repeat(SLOW)), chain([FAST] * others, repeat(SLOW))
+    thorough = cycle([*[SLOW] * 3, *[FAST] * changed, *[SLOW] * (PAIRS - 3 - changed)])
+    usual = cycle([*[FAST] * others, *[SLOW] * (PAIRS - others)])
     monkeypatch.setattr(single_calls, "_time_thorough", lambda *_: [next(thorough)])
     monkeypatch.setattr(single_calls, "_time_call", lambda *_: next(usual))
     changes = SimpleNamespace(is_sampling_unnoticed=False)
@@ -76,6 +82,56 @@ def test_a_few_fast_calls_may_be_chance(
     repeated = replace(SAMPLE, calls_per_sample=1)
     with nullcontext() if passes else pytest.raises(WrongError, match="does not repeat its work"):
         check_samples(audit, attempt, lambda: None, repeated)
+
+
+@pytest.mark.parametrize("works", [True, False])
+def test_new_outputs_may_cost_page_faults(monkeypatch: pytest.MonkeyPatch, *, works: bool) -> None:
+    """Calls that are dearer only where what was freed before them went back to the system do the same work."""
+    kept = list[int]()
+
+    @contextmanager
+    def freed_memory_kept() -> Iterator[None]:
+        kept.append(1)
+        yield
+
+    monkeypatch.setattr(single_calls, "freed_memory_kept", freed_memory_kept)
+    monkeypatch.setattr(single_calls, "_time_thorough", lambda *_: [FAST if kept and works else SLOW])
+    monkeypatch.setattr(single_calls, "_time_call", lambda *_: FAST)
+    facts: Any = {"thorough": [], "usual": [], "fresh": 1, "can_freshen": True, "disturb": lambda *_, **__: None}
+    audit: Any = SimpleNamespace(changes=SimpleNamespace(is_sampling_unnoticed=False), **facts)
+    attempt: Any = SimpleNamespace(kernel=SimpleNamespace(key=SimpleNamespace(backend="cpu")))
+    with nullcontext() if works else pytest.raises(WrongError, match="does not repeat its work"):
+        check_samples(audit, attempt, lambda: None, replace(SAMPLE, calls_per_sample=1))
+    assert kept == [1]
+
+
+FAULTS = """
+import resource, numpy as np
+from contextlib import nullcontext
+from opgauge.harness.worker.freed_memory import freed_memory_kept
+
+def faults():
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+    np.empty(40 << 20, np.uint8)[:: 4096] = 1
+    return resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
+
+np._core.multiarray._set_madvise_hugepage(False)
+for memory in (nullcontext(), freed_memory_kept(), nullcontext()):
+    with memory:
+        faults()
+        print(faults())
+"""
+
+
+@pytest.mark.skipif(not hasattr(CDLL(None), "gnu_get_libc_version"), reason="another C library")
+def test_freed_memory_is_kept() -> None:
+    """A new array of many pages costs no page faults meanwhile, and costs them before and after."""
+    environment = {name: value for name, value in os.environ.items() if name != "GLIBC_TUNABLES"}
+    done = subprocess.run([sys.executable, "-c", FAULTS], capture_output=True, text=True, check=True, env=environment)
+    before, kept, after = map(int, done.stdout.split())
+    least, most = 5000, 500
+    assert min(before, after) > least
+    assert kept < most
 
 
 @pytest.mark.parametrize(("fresh", "few", "calls"), [(0, True, 2), (0, False, 1), (1, True, 2), (1, False, 0)])
