@@ -6,9 +6,10 @@ costs a page fault for each of its pages depends on what else lies there.
 
 from __future__ import annotations
 
-import ctypes
 from collections.abc import Iterator
 from contextlib import contextmanager
+
+from opgauge.harness.worker.process_settings import c_library
 
 TRIM_THRESHOLD, MMAP_THRESHOLD, MMAP_MAX = -1, -3, -4
 """Parameters of glibc's mallopt."""
@@ -21,7 +22,7 @@ USUAL = {MMAP_MAX: 65_536, MMAP_THRESHOLD: 32 << 20, TRIM_THRESHOLD: 64 << 20}
 @contextmanager
 def freed_memory_kept() -> Iterator[None]:
     """Freed memory stays in the heap of malloc meanwhile, large blocks too; without effect on other C libraries."""
-    library = ctypes.CDLL(None)
+    library = c_library()
     if not hasattr(library, "mallopt"):
         yield
         return

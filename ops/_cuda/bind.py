@@ -90,6 +90,16 @@ def holding(arrays: Any, run: Bound) -> Bound:
     return run_while_held
 
 
+def in_turn(first: Bound, second: Bound) -> Bound:
+    """A callable that launches both."""
+
+    def run() -> None:
+        first()
+        second()
+
+    return run
+
+
 def fix(source: CudaSource, expression: str, program: str, threads: int) -> Any:
     """The launchable kernel of a program that calls `expression`, on the current device, by blocks of `threads`.
 

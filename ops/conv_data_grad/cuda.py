@@ -19,7 +19,7 @@ from opgauge.ops._core.kernel import Bound
 from opgauge.ops._core.op import Shape, Shapes
 from opgauge.ops._core.plans import announce
 from opgauge.ops._core.registry import kernel
-from opgauge.ops._cuda.bind import bind_launch
+from opgauge.ops._cuda.bind import bind_launch, in_turn
 from opgauge.ops._cuda.blas import multiply_stacks
 from opgauge.ops._cuda.fill import bind_fill
 from opgauge.ops._cuda.gemm.launch import multiply
@@ -234,13 +234,7 @@ def _by_columns(
         first = _multiply_by_blas(found, dy, weight, columns)
     else:
         first = multiply(problem, *_factors(found, dy, weight), columns)
-    fold = _fold(found, columns, dx, addend)
-
-    def run() -> None:
-        first()
-        fold()
-
-    return run
+    return in_turn(first, _fold(found, columns, dx, addend))
 
 
 def _multiply_by_blas(found: ConvGeometry, dy: Any, weight: Any, columns: Any) -> Bound:

@@ -12,6 +12,7 @@ import numpy as np
 
 from opgauge.ops._core.dtype import dtype_info
 from opgauge.ops._core.kernel import Bound
+from opgauge.ops._cuda.bind import in_turn
 from opgauge.ops._cuda.source import CudaSource, Gpu
 from opgauge.ops._cuda.struct import address, pack
 from opgauge.ops._cuda.tensor_map import box_map
@@ -308,13 +309,7 @@ def convolve_patches(layout: PatchLayout, dy: Any, weight: Any, dx: Any, addend:
     of_dy, of_filter = layout.packed_bytes
     lines, filters = (part.view(dx.dtype) for part in (workspace[:of_dy], workspace[of_dy : of_dy + of_filter]))
     first = pack_channels(found, layout.packed, dy, weight, lines, filters)
-    second = _multiply(layout, lines, filters, dx, addend)
-
-    def run() -> None:
-        first()
-        second()
-
-    return run
+    return in_turn(first, _multiply(layout, lines, filters, dx, addend))
 
 
 def _multiply(layout: PatchLayout, dy: Any, weight: Any, dx: Any, addend: Any) -> Bound:

@@ -12,7 +12,7 @@ from opgauge.ops._core.dtype import FLOATS, accumulator_info, dtype_info
 from opgauge.ops._core.kernel import Bound
 from opgauge.ops._core.op import Shapes
 from opgauge.ops._core.registry import kernel
-from opgauge.ops._cuda.bind import bind_launch
+from opgauge.ops._cuda.bind import bind_launch, in_turn
 from opgauge.ops._cuda.blas import multiply_stacks
 from opgauge.ops._cuda.fill import bind_fill
 from opgauge.ops._cuda.gemm.launch import multiply
@@ -195,13 +195,7 @@ def unfold_then(multiply: Multiply) -> Callable[..., Bound]:
         columns = workspace[: found.samples * x.dtype.itemsize].view(x.dtype)
         rest = workspace[-(-columns.nbytes // ALIGNMENT) * ALIGNMENT :]
         first = unfold(found, x, offset, mask, columns)
-        second = multiply(found, filter, columns, out["out"], rest)
-
-        def run() -> None:
-            first()
-            second()
-
-        return run
+        return in_turn(first, multiply(found, filter, columns, out["out"], rest))
 
     return forward
 

@@ -13,7 +13,7 @@ from opgauge.ops._core.dtype import FLOATS, accumulating, dtype_info
 from opgauge.ops._core.kernel import Bound
 from opgauge.ops._core.op import Shape
 from opgauge.ops._core.registry import kernel
-from opgauge.ops._cuda.bind import bind_launch
+from opgauge.ops._cuda.bind import bind_launch, in_turn
 from opgauge.ops._cuda.multiprocessor import WARP
 from opgauge.ops._cuda.pointwise import (
     AXES,
@@ -250,9 +250,4 @@ def in_halves(bind: Callable[..., Bound], full: Shape, given: dict[str, Any], ou
         )
         for part in (slice(middle), slice(middle, None))
     )
-
-    def run() -> None:
-        first()
-        second()
-
-    return run
+    return in_turn(first, second)

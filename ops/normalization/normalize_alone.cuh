@@ -38,7 +38,7 @@ __global__ void __launch_bounds__(
   unsigned int at[P];
   Closed<T, V> held[P], added[P];
   // Threads with a single vector do not branch: surplus ones have the last.
-  const bool valid = P > 1 || (thread < vectors && own < channels);
+  const bool has_vector = P > 1 || thread < vectors, valid = has_vector && own < channels;
   const auto each = [&](auto&& take) {
 #pragma unroll
     for (int j = 0; j < P; ++j) {
@@ -50,7 +50,7 @@ __global__ void __launch_bounds__(
     return at[j];
   };
   each([&](int j) {
-    const unsigned int vector = P > 1 || thread < vectors ? thread + j * threads : vectors - 1;
+    const unsigned int vector = has_vector ? thread + j * threads : vectors - 1;
     at[j] = begin + vector * V + quotient(vector, vectors_per_image) * skip;
     held[j].load_evict_last(x + at[j]);
   });
@@ -74,7 +74,7 @@ __global__ void __launch_bounds__(
 #pragma unroll
       for (int i = 0; i < V; ++i) total += take(widen(values.at[i]));
     });
-    total = P > 1 || thread < vectors ? total : A(0);
+    total = has_vector ? total : A(0);
     if (P == 1 && threads <= 32) {
 #pragma unroll
       for (int step = 16; step > 0; step /= 2) {

@@ -62,6 +62,14 @@ def test_calls_that_do_more_work_are_dearer(thorough: list[CallTime], usual: lis
 SLOW, FAST = CallTime(9 * MS, 9 * MS), CallTime(MS, MS)
 
 
+def check_samples_of(*, few: bool = False, **facts: Any) -> None:
+    """Check samples of one call on the CPU. facts: of the audit; few: a few elements decided its fresh values."""
+    usual: Any = {"thorough": [], "usual": [], "fresh": 1, "can_freshen": True, "disturb": lambda *_, **__: None}
+    audit: Any = SimpleNamespace(changes=SimpleNamespace(is_sampling_unnoticed=few), **(usual | facts))
+    attempt: Any = SimpleNamespace(kernel=SimpleNamespace(key=SimpleNamespace(backend="cpu")))
+    check_samples(audit, attempt, lambda: None, replace(SAMPLE, calls_per_sample=1))
+
+
 @pytest.mark.parametrize(
     ("changed", "others", "passes"),
     [(0, 30, False), (1, 30, False), (2, 30, True), (0, 10, False), (0, 5, True)],
@@ -75,13 +83,8 @@ def test_a_few_fast_calls_may_be_chance(
     usual = cycle([*[FAST] * others, *[SLOW] * (PAIRS - others)])
     monkeypatch.setattr(single_calls, "_time_thorough", lambda *_: [next(thorough)])
     monkeypatch.setattr(single_calls, "_time_call", lambda *_: next(usual))
-    changes = SimpleNamespace(is_sampling_unnoticed=False)
-    facts: Any = {"thorough": [], "usual": [], "fresh": 1, "can_freshen": True, "disturb": lambda *_, **__: None}
-    audit: Any = SimpleNamespace(changes=changes, **facts)
-    attempt: Any = SimpleNamespace(kernel=SimpleNamespace(key=SimpleNamespace(backend="cpu")))
-    repeated = replace(SAMPLE, calls_per_sample=1)
     with nullcontext() if passes else pytest.raises(WrongError, match="does not repeat its work"):
-        check_samples(audit, attempt, lambda: None, repeated)
+        check_samples_of()
 
 
 @pytest.mark.parametrize("works", [True, False])
@@ -97,11 +100,8 @@ def test_new_outputs_may_cost_page_faults(monkeypatch: pytest.MonkeyPatch, *, wo
     monkeypatch.setattr(single_calls, "freed_memory_kept", freed_memory_kept)
     monkeypatch.setattr(single_calls, "_time_thorough", lambda *_: [FAST if kept and works else SLOW])
     monkeypatch.setattr(single_calls, "_time_call", lambda *_: FAST)
-    facts: Any = {"thorough": [], "usual": [], "fresh": 1, "can_freshen": True, "disturb": lambda *_, **__: None}
-    audit: Any = SimpleNamespace(changes=SimpleNamespace(is_sampling_unnoticed=False), **facts)
-    attempt: Any = SimpleNamespace(kernel=SimpleNamespace(key=SimpleNamespace(backend="cpu")))
     with nullcontext() if works else pytest.raises(WrongError, match="does not repeat its work"):
-        check_samples(audit, attempt, lambda: None, replace(SAMPLE, calls_per_sample=1))
+        check_samples_of()
     assert kept == [1]
 
 
@@ -147,10 +147,7 @@ def test_samples_without_fresh_values_are_made_up_for(
         return [FAST]
 
     monkeypatch.setattr(single_calls, "_time_thorough", time_thorough)
-    facts: Any = {"thorough": [FAST], "usual": [FAST] * 3, "fresh": fresh, "can_freshen": True}
-    audit: Any = SimpleNamespace(changes=SimpleNamespace(is_sampling_unnoticed=few), **facts)
-    attempt: Any = SimpleNamespace(kernel=SimpleNamespace(key=SimpleNamespace(backend="cpu")))
-    check_samples(audit, attempt, lambda: None, replace(SAMPLE, calls_per_sample=1))
+    check_samples_of(few=few, thorough=[FAST], usual=[FAST] * 3, fresh=fresh)
     assert len(made) == calls
 
 

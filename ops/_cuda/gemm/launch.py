@@ -14,6 +14,7 @@ import numpy as np
 from opgauge.ops._core.dtype import dtype_info
 from opgauge.ops._core.kernel import Bound
 from opgauge.ops._core.plans import announce
+from opgauge.ops._cuda.bind import in_turn
 from opgauge.ops._cuda.gemm import hopper
 from opgauge.ops._cuda.gemm.hopper import HALF_DTYPES, LARGEST_BLOCK
 from opgauge.ops._cuda.gemm.problem import EXACT, TF32, TILE, Alignment, GemmConfig, GemmProblem, Matrix, expression
@@ -188,17 +189,9 @@ def launch(config: GemmConfig, problem: GemmProblem, a: Any, b: Any, d: Any, add
         function(grid, block, arguments, shared_mem=shared)
 
     if config.splits > 1:
-        return _in_turn(run, _add_splits(config, problem, arrays["target"], addend, d))
+        return in_turn(run, _add_splits(config, problem, arrays["target"], addend, d))
     if config.extra_grid:
-        return _in_turn(_transpose(config, problem, b, arrays["transposed"]), run)
-    return run
-
-
-def _in_turn(first: Bound, second: Bound) -> Bound:
-    def run() -> None:
-        first()
-        second()
-
+        return in_turn(_transpose(config, problem, b, arrays["transposed"]), run)
     return run
 
 

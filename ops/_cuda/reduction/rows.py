@@ -97,9 +97,9 @@ def _lanes(problem: ReduceProblem, rows: int, length: int, device: GpuSize) -> R
     vectors = touched_vectors(rows, length, problem.width, problem.shift)
     lanes = lanes_for(VECTORS_PER_LANE, vectors, WARP if vectors <= SHORT_ROW else THREADS)
     cheap = problem.light and problem.itemsize < DOUBLE_BYTES
+    is_pair_of_halves = problem.paired and problem.itemsize == HALF_BYTES
     while lanes < THREADS and rows * lanes < device.multiprocessors * THREADS:
-        least = FEWEST_VECTORS if cheap and lanes >= WARP else FEWEST_VECTORS // 2
-        least = 1 if problem.paired and problem.itemsize == HALF_BYTES else least
+        least = 1 if is_pair_of_halves else FEWEST_VECTORS if cheap and lanes >= WARP else FEWEST_VECTORS // 2
         if least * lanes >= vectors:
             break
         lanes *= 2
@@ -147,10 +147,13 @@ def _alone(problem: ReduceProblem, rows: int, length: int, device: GpuSize) -> R
     vectors = touched_vectors(rows, length, problem.width, problem.shift)
     most = _alone_threads(problem.itemsize, paired=problem.paired)
     whole = problem.has_whole_rows(length)
-    each = 1 if THREADS < vectors <= 2 * THREADS else ALONE_EACH
-    threads = max(ONE_ROW_THREADS // 2 if each > 1 else 0, -(-vectors // (each * WARP)) * WARP)
-    long = vectors > 2 * THREADS or (each == 1 and not whole and problem.itemsize == HALF_BYTES and not problem.paired)
-    if rows > device.multiprocessors or not long or threads > most or not problem.light:
+    if vectors > 2 * THREADS:
+        threads = max(ONE_ROW_THREADS // 2, -(-vectors // (ALONE_EACH * WARP)) * WARP)
+    elif vectors > THREADS and problem.itemsize == HALF_BYTES and not (whole or problem.paired):
+        threads = -(-vectors // WARP) * WARP
+    else:
+        return None
+    if rows > device.multiprocessors or threads > most or not problem.light:
         return None
     template = alone_template(problem.width, problem.itemsize, paired=problem.paired, whole=whole)
     numbers = np.int32(length), np.int32(problem.shift)
