@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -68,6 +69,25 @@ def test_launch_gaps_are_kept_out(timer: CudaTimer) -> None:
         found = timer.measure(call, GPU_LIMITS).measurement
     assert found.timer == CudaTimer.name
     assert found.median_ns < 40_000
+
+
+@pytest.mark.gpu
+def test_a_long_call_is_made_once_at_other_addresses(timer: CudaTimer) -> None:
+    """Calls of 10 ms at eight places: each place is called once, for its outputs, and the hot time is of one place."""
+    import cupy
+
+    made = [0] * 8
+    with timer.session("numpy"):
+        scratch = cupy.zeros(1, cupy.float32)
+
+        def at(place: int) -> None:
+            made[place] += 1
+            timer.launch_arithmetic(scratch, 1, 4_000_000)
+
+        places = [partial(at, place) for place in range(len(made))]
+        found = timer.measure(places[0], Limits(budget_s=0.02), None, places).measurement
+    assert made[1:] == [1] * 7
+    assert found.hot_ns == pytest.approx(found.median_ns, rel=0.2)
 
 
 @pytest.mark.gpu
