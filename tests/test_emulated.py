@@ -286,10 +286,7 @@ KERNELS = {
     "p_norm": REDUCE
     | {"reduce_columns_grid", "reduce_slabs_block", "grad_rows", "grad_rows_16bit", "grad_rows_aligned"}
     | {"grad_inf_few", "grad_short_columns", "grad_columns"}
-    | {
-        f"grad_inf_{kind}"
-        for kind in ("short_rows", "rows_block", "rows_loop", "rows_grid", "columns_grid", "columns_block")
-    },
+    | {f"grad_inf_{kind}" for kind in ("short_rows", "rows", "columns_grid", "columns_block")},
 }
 """What is emulated, by the folder of its source."""
 TRIALS = {op: trials(op) for op in ("lerp", "lerp_grad", "mean", "dot", "p_norm", "p_norm_grad")}

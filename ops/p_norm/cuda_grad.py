@@ -19,7 +19,7 @@ from opgauge.ops._cuda.reduction.launch import (
     column_lanes,
     layout_struct,
 )
-from opgauge.ops._cuda.reduction.problem import LINE_VECTORS, touched_vectors
+from opgauge.ops._cuda.reduction.problem import HALF_BYTES, LINE_VECTORS, touched_vectors
 from opgauge.ops._cuda.source import flag, multiprocessors
 from opgauge.ops._cuda.struct import divisor
 from opgauge.ops._cuda.vectors import whole_vector
@@ -33,7 +33,6 @@ from opgauge.ops.p_norm.cuda_source import (
     MINIMUM_EACH,
     MOST_COUNTED,
     PART_EACH,
-    ROW_EACH,
     ROW_THREADS,
     SHORT_EACH,
     SOURCE,
@@ -44,20 +43,22 @@ from opgauge.ops.p_norm.cuda_source import (
 
 PAIRED = range(32 << 20, 96 << 20)
 """Bytes of x for which threads of a row gradient take two vectors, not one; never in float64."""
-COUNT_BYTES = 8
-MOST_SPLITS = 2048
+COUNT_BYTES, MOST_SPLITS = 8, 2048
 LEAST_SHARE = 4 * THREADS
 """Minimum elements of a row or column that several blocks share."""
-LEAST_ROWS = 4
+LEAST_ROWS, FEWEST_ROWS, FEWEST_UP_TO = 4, 2, 1 << 21
+"""Minimum rows of a thread that follows columns, and for up to so many 16-bit elements: 5 to 11 % less from cache."""
 LARGEST_GRID = 65_535
 INF_BLOCKS = 4
 """Blocks per multiprocessor up to which a block has fewer short rows, one warp's at least."""
 FIXUPS, MOST_FIXUPS, LONGEST_SHARED = 2, 512, 1 << 32
 """Fix-up blocks per multiprocessor for ties of split rows, and their maximum; maximum elements of a split row."""
-_GRAD_BLOCKS = 32
-"""Blocks per multiprocessor that traverse a gradient along columns; 64 is as fast on an H200."""
-_SHORT_COLUMNS = 1 << 11
-"""Maximum vectors along the last axis for one pass, with norms from cache; 8192 is as fast on an H200."""
+_GRAD_BLOCKS, _SHORT_COLUMNS = 32, 1 << 11
+"""Blocks per multiprocessor that traverse a gradient along columns; maximum vectors along the last axis for one pass,
+with norms from cache. Two and four times as many are as fast on an H200."""
+_REUSED_FROM = 1 << 20
+"""16-bit elements from which a thread reuses the factors of its eight columns, each a quotient or a root, for several
+rows: an H200 took 4.0 us, not 5.3, for 4096 x 1024 at porder 2, and 54, not 61, for 200000 x 256 from memory."""
 _SPLIT, _FOLLOWED = 1 << 18, range(8 << 20, 20 << 20)
 """Elements up to which those of a vector have a norm each, if no vectors divide the columns, and bytes of x for which
 columns are followed instead in 4-byte types: they are in L2, and have 0.8 to 0.97 of the hot time."""
@@ -161,7 +162,7 @@ def _gradient(p: float, layout: Reduction, x: Any, y: Any, dy: Any, dx: Any) -> 
             name, numbers = "grad_rows_aligned", (q, np.uint32(x.size // width), divisor(layout.length // width))
         expression = f"{name}<{ctype}, {width}, {mode}, {vectors}>"
         return bind_launch(SOURCE, expression, (blocks,), (ROW_THREADS,), (*arrays, *numbers))
-    swept = _short_columns(layout, arrays, is_few=is_few)
+    swept = _short_columns(layout, arrays, is_few=is_few, cheap=mode in {"FLAT", "SIGN"})
     if swept is not None:
         width, norms = swept
         across, along = (width if norms == one else 1 for one in ("NEIGHBOURS", "THE_SAME"))
@@ -172,12 +173,12 @@ def _gradient(p: float, layout: Reduction, x: Any, y: Any, dy: Any, dx: Any) -> 
         expression = f"grad_short_columns<{ctype}, {width}, {mode}, {norms}>"
         numbers = (q, np.uint32(x.size // (across * along)), *map(divisor, lengths))
         return bind_launch(SOURCE, expression, launch_grid, threads, (*arrays, *numbers))
-    target = _GRAD_BLOCKS * multiprocessors()
-    vector, grid, block, struct = _columns(layout, arrays, layout.length, target)
+    least = FEWEST_ROWS if x.dtype.itemsize == HALF_BYTES and x.size <= FEWEST_UP_TO else LEAST_ROWS
+    vector, grid, block, struct = _columns(layout, arrays, layout.length, _GRAD_BLOCKS * multiprocessors(), least)
     return bind_launch(SOURCE, f"grad_columns<{ctype}, {vector}, {mode}>", grid, block, (*arrays, q, struct))
 
 
-def _short_columns(layout: Reduction, arrays: tuple[Any, ...], *, is_few: bool) -> tuple[int, str] | None:
+def _short_columns(layout: Reduction, arrays: tuple[Any, ...], *, is_few: bool, cheap: bool) -> tuple[int, str] | None:
     """V and NORMS of `grad_short_columns`; None for columns that are followed, with factors in registers."""
     x, dx = arrays[0], arrays[3]
     width = WIDTHS[x.dtype.name]
@@ -187,7 +188,9 @@ def _short_columns(layout: Reduction, arrays: tuple[Any, ...], *, is_few: bool) 
         if x.size >= width << 31 or (layout.length > 1 and layout.c // width > _SHORT_COLUMNS):
             return None
         if not is_few and whole_vector(x, layout.c, *arrays) == width:
-            return width, "NEIGHBOURS"
+            costly = not cheap and x.dtype.itemsize == HALF_BYTES and x.size >= _REUSED_FROM
+            reused = costly and layout.length >= 2 * (THREADS // column_lanes(layout.c, width)[0])
+            return None if reused else (width, "NEIGHBOURS")
     elif not is_few and x.size < width << 31 and whole_vector(x, layout.r2, x, dx) == width:
         return width, "THE_SAME"
     splits = is_few or x.size <= _SPLIT or layout.c == 1 or (x.dtype.itemsize == 4 and x.nbytes not in _FOLLOWED)
@@ -208,18 +211,18 @@ def _is_whole(shift: int | None, length: int, width: int) -> bool:
 
 
 def _columns(
-    layout: Reduction, arrays: tuple[Any, ...], most: int, target: int
+    layout: Reduction, arrays: tuple[Any, ...], most: int, target: int, least: int = LEAST_ROWS
 ) -> tuple[int, tuple[int, int], tuple[int, int], Any]:
     """Elements of a vector, grid, block and Layout of a kernel that traverses columns.
 
-    At most `most` blocks share a column, and at most `target` exist if any do.
+    At most `most` blocks share a column, and at most `target` exist if any do; a thread has at least `least` rows.
     """
     x = arrays[0]
     vector = whole_vector(x, layout.c, *arrays)
     lanes, across = column_lanes(layout.c, vector)
     rows = THREADS // lanes
     outer = layout.a * layout.b * across
-    splits = max(1, min(most, target // outer, layout.length // (LEAST_ROWS * rows), LARGEST_GRID))
+    splits = max(1, min(most, target // outer, layout.length // (least * rows), LARGEST_GRID))
     return vector, (outer, splits), (lanes, rows), layout_struct(layout, splits, across)
 
 
@@ -246,7 +249,7 @@ def _inf_rows(layout: Reduction, arrays: tuple[Any, ...], workspace: Any) -> Bou
     rows, length, found = layout.a, layout.length, _shift(x, dx)
     width, shift = WIDTHS[x.dtype.name], found
     few = dx.size <= _FEW and length <= ROW_THREADS and not _is_whole(shift, length, width)
-    is_alone = dx.size <= _FEW_TIED and length <= ROW_EACH * THREADS and rows <= _ROWS_AT_ONCE * multiprocessors()
+    is_alone = dx.size <= _FEW_TIED and length <= PART_EACH * THREADS and rows <= _ROWS_AT_ONCE * multiprocessors()
     is_alone &= x.dtype.itemsize <= np.dtype(np.float32).itemsize
     if shift is None or length < width or few or is_alone:
         width, shift = 1, 0
@@ -259,27 +262,25 @@ def _inf_rows(layout: Reduction, arrays: tuple[Any, ...], workspace: Any) -> Bou
         expression = f"grad_inf_short_rows<{ctype}, {width}>"
         numbers = (np.int64(rows), np.int32(most), np.int32(shift), divisor(length))
         return bind_launch(SOURCE, expression, (-(-rows // most),), (ROW_THREADS,), (*arrays, *numbers))
+    return _parted_rows(arrays, rows, length, width, shift, workspace)
+
+
+def _parted_rows(arrays: tuple[Any, ...], rows: int, length: int, width: int, shift: int, workspace: Any) -> Bound:
+    """Rows in parts that a block's threads can hold; the parts of few long rows are computed by a block each."""
     most = touched_vectors(rows, length, width, shift)
-    if most > PART_EACH * THREADS and rows < _resident() and length < LONGEST_SHARED:
+    share, parts, blocks, fixups = PART_EACH * THREADS, _fewest_parts(most), rows, 0
+    scope, whole = "BLOCK" if parts == 1 else "LOOP", False
+    flagged: tuple[Any, ...] = (None, None, None)
+    if parts > 1 and rows < _resident() and length < LONGEST_SHARED:
+        scope, whole = "GRID", _is_whole(shift, length, width)
         share, parts = _parts(most)
-        fixups = max(1, min(parts, min(FIXUPS * multiprocessors(), MOST_FIXUPS) // rows))
-        whole = flag(_is_whole(shift, length, width))
-        expression = f"grad_inf_rows_grid<{ctype}, {width}, {whole}>"
-        blocks, waiting = rows * parts, rows * fixups
-        shares = (
-            np.int64(length),
-            np.int32(shift),
-            np.int32(share),
-            np.uint32(blocks),
-            divisor(parts),
-            divisor(fixups),
-        )
-        words = rows * COUNT_BYTES, (rows + waiting) * COUNT_BYTES
+        blocks, fixups = rows * parts, max(1, min(parts, min(FIXUPS * multiprocessors(), MOST_FIXUPS) // rows))
+        words = rows * COUNT_BYTES, (rows + rows * fixups) * COUNT_BYTES
         flagged = (workspace[: words[0]], workspace[words[0] : words[1]], workspace[words[1] :])
-        return bind_launch(SOURCE, expression, (blocks + waiting,), (THREADS,), (*arrays, *shares, *flagged))
-    name, number = ("rows_block", np.int32) if most <= ROW_EACH * THREADS else ("rows_loop", np.int64)
-    expression = f"grad_inf_{name}<{ctype}, {width}>"
-    return bind_launch(SOURCE, expression, (rows,), (THREADS,), (*arrays, number(length), np.int32(shift)))
+    sizes = (np.int64(length), np.int32(shift), np.int32(share), divisor(parts), np.uint32(blocks))
+    expression = f"grad_inf_rows<{CTYPES[arrays[0].dtype.name]}, {width}, {scope}, {flag(whole)}>"
+    arguments = (*arrays, *sizes, divisor(max(fixups, 1)), *flagged)
+    return bind_launch(SOURCE, expression, (blocks + rows * fixups,), (THREADS,), arguments)
 
 
 def _parts(vectors: int) -> tuple[int, int]:

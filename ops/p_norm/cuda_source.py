@@ -13,8 +13,8 @@ from opgauge.ops._cuda.source import CudaSource
 
 THREADS = 256
 ROW_THREADS = 128
-SHORT_EACH, ROW_EACH, PART_EACH = 2, 4, 4
-"""Vectors per thread: of 128 threads for short rows, of 256 for a row, or for a part of one."""
+SHORT_EACH, PART_EACH = 2, 4
+"""Vectors per thread: of 128 threads for short rows, of 256 for a row or a part of one."""
 COLUMNS_EACH, MINIMUM_EACH, MOST_COUNTED = 8, 4, 255
 """Column blocks: vectors per thread, minimum for vectors of other than four elements, as fewer blocks are resident
 then; maximum rows, whose ties are counted in bytes."""
@@ -62,11 +62,9 @@ def _expressions() -> tuple[str, ...]:
             found += [f"grad_short_columns<{ctype}, {wide}, {mode}, {norms}>" for wide, norms in kinds]
             found += [f"grad_columns<{ctype}, {wide}, {mode}>" for wide in (1, width)]
         for wide in (1, width):
-            found += [
-                f"grad_inf_{kind}<{ctype}, {wide}>"
-                for kind in ("short_rows", "rows_block", "rows_loop", "columns_grid")
-            ]
-            found += [f"grad_inf_rows_grid<{ctype}, {wide}, {whole}>" for whole in ("true", "false")[:wide]]
+            found += [f"grad_inf_{kind}<{ctype}, {wide}>" for kind in ("short_rows", "columns_grid")]
+            found += [f"grad_inf_rows<{ctype}, {wide}, {scope}, false>" for scope in ("BLOCK", "LOOP", "GRID")]
+            found.append(f"grad_inf_rows<{ctype}, {wide}, GRID, true>")
         found.append(f"grad_inf_columns_block<{ctype}, {width}>")
         found.append(f"grad_inf_few<{ctype}>")
         found += [f"{name}<{ctype}>" for name in ("grad_part", "grad_spread", "grad_fuse")]
@@ -83,7 +81,6 @@ SOURCE = CudaSource(
         "SINGLE_THREADS": SINGLE_THREADS,
         "ROW_THREADS": ROW_THREADS,
         "SHORT_EACH": SHORT_EACH,
-        "ROW_EACH": ROW_EACH,
         "PART_EACH": PART_EACH,
         "COLUMNS_EACH": COLUMNS_EACH,
         "MOST_LANES": MOST_LANES,

@@ -2,7 +2,7 @@
 #pragma once
 #include "ties.cuh"
 
-// SHORT_EACH, ROW_EACH and PART_EACH, vectors per thread, are defined by ops/p_norm/cuda.py.
+// SHORT_EACH and PART_EACH, vectors per thread, are defined by ops/p_norm/cuda.py.
 
 constexpr int MOST_ROWS = ROW_THREADS;  // maximum rows of a block
 
@@ -71,187 +71,105 @@ __global__ void __launch_bounds__(ROW_THREADS) grad_inf_short_rows(
   fix_up(true);
 }
 
-constexpr int PARTS_RESIDENT = 5;           // minimum resident blocks per multiprocessor
+// A row's blocks in grad_inf_rows: one that holds it in registers, one that computes part after part, or one for each part.
+enum Scope { BLOCK, LOOP, GRID };
+
+// Minimum resident blocks per multiprocessor: as many as the registers allow without spills.
+constexpr int PARTS_RESIDENT = 5;
 static_assert(PARTS_RESIDENT >= INF_RESIDENT, "blocks of a split row that wait are resident");
+template <int V, Scope SCOPE>
+constexpr int ROWS_RESIDENT = SCOPE == GRID   ? PARTS_RESIDENT
+                              : SCOPE == LOOP ? (V == 8 ? 3 : V == 1 ? 6 : 4)
+                                              : (V == 4 ? 6 : V == 2 ? 5 : 4);
 
-// grad_inf_rows_block: one thread block computes one row, whose vectors stay in registers.
-// Layout   x, dx[rows][length]; y, dy[rows]      Grid  rows      Block  GRAD_THREADS
-// Needs    a row of at most ROW_EACH vectors per thread                   Writes  dx
-// Why      ties are counted before anything is written
-template <typename T, int V>
-__global__ void __launch_bounds__(GRAD_THREADS) grad_inf_rows_block(
-    const T* __restrict__ x, const T* __restrict__ y, const T* __restrict__ dy, T* __restrict__ dx, int length,
-    int shift) {
-  using At = Part<T, V, int>;
-  __shared__ unsigned int found;
-  const long long row = blockIdx.x;
-  const At at = part_from<T, V>(x, dx, row * length, length, shift);
-  typename At::W held[ROW_EACH];
-#pragma unroll
-  for (int h = 0; h < ROW_EACH; ++h) held[h] = at.fetch(threadIdx.x + h * GRAD_THREADS);
-  const T norm = y[row], grad = dy[row];
-  if (threadIdx.x == 0) found = 0;
-  __syncthreads();
-  const TieShare<T> alone(norm, grad);
-  const Wide<T> threshold = alone.threshold();
-  bool any[ROW_EACH];  // whether any element of a vector may tie
-  unsigned int tied = 0;
-#pragma unroll
-  for (int h = 0; h < ROW_EACH; ++h) {
-    const int index = threadIdx.x + h * GRAD_THREADS;
-    const Vector<T, V> vector = as_vector<T, V>(held[h]);
-    any[h] = false;
-#pragma unroll
-    for (int i = 0; i < V; ++i) any[h] |= may_tie(vector.at[i], threshold);
-    any[h] &= index < at.vectors;
-    if (!any[h]) continue;
-#pragma unroll
-    for (int i = 0; i < V; ++i) tied += at.ours(index * V + i) && alone.tie(vector.at[i]);
-  }
-  if (tied > 0) atomicAdd(&found, tied);
-  __syncthreads();
-  const TieShare<T> shares(norm, grad, static_cast<Wide<T>>(found));
-#pragma unroll
-  for (int h = 0; h < ROW_EACH; ++h) {
-    const int index = threadIdx.x + h * GRAD_THREADS;
-    if (index >= at.vectors) continue;
-    const Vector<T, V> vector = as_vector<T, V>(held[h]);
-    Vector<T, V> given = as_vector<T, V>(typename At::W{});
-    if (any[h]) {
-#pragma unroll
-      for (int i = 0; i < V; ++i) given.at[i] = shares.of(vector.at[i]);
-    }
-    at.write(given, index);
-  }
-}
+template <Scope SCOPE>
+struct Ties {  // number of a row's; in GRID, and in registers, fewer than 2^32
+  using type = unsigned int;
+};
+template <>
+struct Ties<LOOP> {
+  using type = unsigned long long;
+};
 
-// Writes a vector's gradient and returns the number of ties. AGAIN: rewrites a vector with elements that may tie.
-template <bool AGAIN, typename T, int V, typename I, bool WHOLE>
-__device__ __forceinline__ int write_ties(
-    const Part<T, V, I, WHOLE>& at, const VectorWord<T, V>& word, I index, const TieShare<T>& shares, Wide<T> threshold) {
-  const Vector<T, V> vector = as_vector<T, V>(word);
-  Vector<T, V> given = as_vector<T, V>(VectorWord<T, V>{});
-  bool any = false;
-  int tied = 0;
-#pragma unroll
-  for (int i = 0; i < V; ++i) any |= may_tie(vector.at[i], threshold);
-  if (any) {
-#pragma unroll
-    for (int i = 0; i < V; ++i) {
-      given.at[i] = shares.of(vector.at[i]);
-      tied += at.ours(index * V + i) && shares.tie(vector.at[i]);
-    }
-  }
-  if (any || !AGAIN) at.write(given, index);
-  return tied;
-}
-
-// grad_inf_rows_loop: one thread block computes one row in several passes over its threads.
-// Layout   x, dx[rows][length]; y, dy[rows]      Grid  rows      Block  GRAD_THREADS      Writes  dx
-// Why      rows longer than a block's registers, and enough of them to fill the device
-template <typename T, int V>
-__global__ void __launch_bounds__(GRAD_THREADS) grad_inf_rows_loop(
-    const T* __restrict__ x, const T* __restrict__ y, const T* __restrict__ dy, T* __restrict__ dx, long long length,
-    int shift) {
-  constexpr int TOGETHER = 4, TURN = TOGETHER * GRAD_THREADS;
-  using At = Part<T, V, long long>;
-  __shared__ unsigned long long found;
-  const long long row = blockIdx.x;
-  const At at = part_from<T, V>(x, dx, row * length, length, shift);
-  const T norm = y[row], grad = dy[row];
-  if (threadIdx.x == 0) found = 0;
-  __syncthreads();
-  const TieShare<T> alone(norm, grad);
-  const Wide<T> threshold = alone.threshold();
-  unsigned long long mine = 0;
-  long long first = 0, last = -1;  // iteration in which elements may tie, by its first vector
-  typename At::W words[TOGETHER];  // of the next iteration, loaded before those of this one are written
-  const auto load_next = [&](long long begin) {
-#pragma unroll
-    for (int j = 0; j < TOGETHER; ++j) words[j] = at.fetch(begin + j * GRAD_THREADS);
-  };
-  load_next(threadIdx.x);
-  for (long long begin = threadIdx.x; begin < at.vectors; begin += TURN) {
-    typename At::W now[TOGETHER];
-#pragma unroll
-    for (int j = 0; j < TOGETHER; ++j) now[j] = words[j];
-    load_next(begin + TURN);
-    int tied = 0;
-#pragma unroll
-    for (int j = 0; j < TOGETHER; ++j) {
-      const long long index = begin + j * GRAD_THREADS;
-      if (index < at.vectors) tied += write_ties<false>(at, now[j], index, alone, threshold);
-    }
-    if (tied == 0) continue;
-    if (mine == 0) first = begin;
-    last = begin;
-    mine += tied;
-  }
-  if (mine > 0) atomicAdd(&found, mine);
-  __syncthreads();
-  if (found <= 1) return;
-  const TieShare<T> shares(norm, grad, static_cast<Wide<T>>(found));
-  const long long end = min(at.vectors, last + TURN);
-  for (long long index = first; index < end; index += GRAD_THREADS) {
-    write_ties<true>(at, at.fetch(index), index, shares, threshold);
-  }
-}
-
-// grad_inf_rows_grid: each block computes a part of a row; fix-up blocks rewrite ties across parts.
-// Layout   x, dx[rows][length]; y, dy[rows]      Grid  rows · parts + rows · fixups      Block  GRAD_THREADS
-// Needs    share ≤ PART_EACH · GRAD_THREADS vectors; fewer than 2^32 elements per row; WHOLE: aligned rows of vectors
-// Writes   dx; arrived[rows] counts arrivals, seen[rows][fixups] what fix-ups have read, marked[rows][parts] parts with ties
-// Waits    fix-up blocks wait for all parts of their row. They start last, and ops/p_norm/cuda.py limits their number to
-//          the resident blocks, so that every part makes progress
-// Why      parts end after one load, so that memory is read in order; ties across parts are rare
+// Parts of a row: `share` aligned vectors, at most PART_EACH per thread.
 template <typename T, int V, bool WHOLE>
-__global__ void __launch_bounds__(GRAD_THREADS, PARTS_RESIDENT) grad_inf_rows_grid(
-    const T* __restrict__ x, const T* __restrict__ y, const T* __restrict__ dy, T* __restrict__ dx, long long length,
-    int shift, int share, unsigned int blocks, Divisor parts, Divisor fixups, unsigned long long* arrived,
-    unsigned long long* seen, unsigned char* marked) {
+struct RowParts {
   using At = Part<T, V, int, WHOLE>;
-  __shared__ unsigned int found, several[GRAD_THREADS], many;
-  const auto part_of = [&](long long row, unsigned int part) {
+  const T* x;
+  T* dx;
+  long long length;
+  int shift, share;
+
+  __device__ __forceinline__ At of(long long row, unsigned int part) const {
     const long long start = row * length, past = static_cast<long long>(part) * share * V;
     const int ahead = WHOLE ? 0 : static_cast<int>((start + shift) & (V - 1));
     const long long first = start - ahead + past, left = length + ahead - past;
     return At(x + first, dx + first, part == 0 ? ahead : 0, static_cast<int>(min(left, static_cast<long long>(share) * V)));
-  };
+  }
+};
+
+// A thread's vectors of a part.
+template <typename T, int V, bool WHOLE>
+struct PartVectors {
+  using At = Part<T, V, int, WHOLE>;
   typename At::W words[PART_EACH];
-  const auto load_next = [&](const At& at) {
+
+  __device__ __forceinline__ void load(const At& at) {
 #pragma unroll
     for (int h = 0; h < PART_EACH; ++h) words[h] = at.fetch(threadIdx.x + h * GRAD_THREADS);
-  };
-  if (blockIdx.x < blocks) {
-    const unsigned int row = quotient(blockIdx.x, parts), part = remainder(blockIdx.x, row, parts);
-    const At at = part_of(row, part);
-    load_next(at);
-    if (threadIdx.x == 0) found = 0;
-    const TieShare<T> alone(y[row], dy[row]);
-    const Wide<T> threshold = alone.threshold();
+  }
+
+  // Returns the number of ties.
+  __device__ __forceinline__ int count(const At& at, const TieShare<T>& shares, Wide<T> threshold) const {
     int tied = 0;
 #pragma unroll
     for (int h = 0; h < PART_EACH; ++h) {
       const int index = threadIdx.x + h * GRAD_THREADS;
-      if (index < at.vectors) tied += write_ties<false>(at, words[h], index, alone, threshold);
+      const Vector<T, V> vector = as_vector<T, V>(words[h]);
+      bool any = false;
+#pragma unroll
+      for (int i = 0; i < V; ++i) any |= may_tie(vector.at[i], threshold);
+      if (!any || index >= at.vectors) continue;
+#pragma unroll
+      for (int i = 0; i < V; ++i) tied += at.ours(index * V + i) && shares.tie(vector.at[i]);
     }
-    if (__syncthreads_or(tied)) {
-      if (tied > 0) atomicAdd(&found, static_cast<unsigned int>(tied));
-      if (threadIdx.x == 0) marked[blockIdx.x] = 1;
-      __syncthreads();
-    }
-    if (threadIdx.x == 0) arrive(arrived + row, found);
-    return;
+    return tied;
   }
-  const unsigned int fixup = blockIdx.x - blocks, row = quotient(fixup, fixups);
-  if (threadIdx.x == 0) found = wait_for_arrivals(arrived + row, seen + fixup, parts.value);
-  __syncthreads();
-  if (found <= 1) return;
-  const TieShare<T> shares(y[row], dy[row], static_cast<Wide<T>>(found));
+
+  // Writes the gradient and returns the number of ties. AGAIN: rewrites vectors with elements that may tie.
+  template <bool AGAIN>
+  __device__ __forceinline__ int write(const At& at, const TieShare<T>& shares, Wide<T> threshold) const {
+    int tied = 0;
+#pragma unroll
+    for (int h = 0; h < PART_EACH; ++h) {
+      const int index = threadIdx.x + h * GRAD_THREADS;
+      if (index >= at.vectors) continue;
+      const Vector<T, V> vector = as_vector<T, V>(words[h]);
+      Vector<T, V> given = as_vector<T, V>(typename At::W{});
+      bool any = false;
+#pragma unroll
+      for (int i = 0; i < V; ++i) any |= may_tie(vector.at[i], threshold);
+      if (any) {
+#pragma unroll
+        for (int i = 0; i < V; ++i) {
+          given.at[i] = shares.of(vector.at[i]);
+          tied += at.ours(index * V + i) && shares.tie(vector.at[i]);
+        }
+      }
+      if (any || !AGAIN) at.write(given, index);
+    }
+    return tied;
+  }
+};
+
+// Rewrites a row's ties if there are several, in parts from number `first` on, `fixups` apart, that are marked.
+template <typename T, int V, bool WHOLE>
+__device__ __forceinline__ void fix_up(
+    const RowParts<T, V, WHOLE>& row_parts, long long row, unsigned int first, const Divisor& parts, const Divisor& fixups,
+    const TieShare<T>& shares, unsigned char* marked) {
+  __shared__ unsigned int several[GRAD_THREADS], many;
   const Wide<T> threshold = shares.threshold();
-  marked += static_cast<long long>(row) * parts.value;
-  const unsigned int use = GRAD_THREADS * fixups.value;
-  for (unsigned int first = remainder(fixup, row, fixups); first < parts.value; first += use) {
+  for (; first < parts.value; first += GRAD_THREADS * fixups.value) {
     if (threadIdx.x == 0) many = 0;
     __syncthreads();
     const unsigned int mine = first + threadIdx.x * fixups.value;
@@ -261,14 +179,83 @@ __global__ void __launch_bounds__(GRAD_THREADS, PARTS_RESIDENT) grad_inf_rows_gr
     }
     __syncthreads();
     for (unsigned int i = 0; i < many; ++i) {
-      const At at = part_of(row, several[i]);
-      load_next(at);
-#pragma unroll
-      for (int h = 0; h < PART_EACH; ++h) {
-        const int index = threadIdx.x + h * GRAD_THREADS;
-        if (index < at.vectors) write_ties<true>(at, words[h], index, shares, threshold);
-      }
+      const auto at = row_parts.of(row, several[i]);
+      PartVectors<T, V, WHOLE> vectors;
+      vectors.load(at);
+      vectors.template write<true>(at, shares, threshold);
     }
     __syncthreads();
+  }
+}
+
+// grad_inf_rows: thread blocks compute rows of at least a few vectors per thread, in parts.
+// Layout   x, dx[rows][length]; y, dy[rows]      Grid  rows; GRID: rows · parts + rows · fixups      Block  GRAD_THREADS
+// Needs    BLOCK: one part; GRID: fewer than 2^32 elements per row; WHOLE: aligned rows of vectors
+// Writes   dx; arrived[rows] counts arrivals, seen[rows][fixups] what fix-ups have read, marked[rows][parts] parts with ties
+// Waits    GRID: fix-up blocks wait for all parts of their row. They start last, and ops/p_norm/cuda.py limits their number
+//          to the resident blocks, so that every part makes progress
+// Why      BLOCK: ties are counted before anything is written. LOOP: enough rows to fill the device. GRID: parts end after one
+//          load, so that memory is read in order; ties across parts are rare
+template <typename T, int V, Scope SCOPE, bool WHOLE>
+__global__ void __launch_bounds__(GRAD_THREADS, ROWS_RESIDENT<V, SCOPE>) grad_inf_rows(
+    const T* __restrict__ x, const T* __restrict__ y, const T* __restrict__ dy, T* __restrict__ dx, long long length,
+    int shift, int share, Divisor parts, unsigned int blocks, Divisor fixups, unsigned long long* arrived,
+    unsigned long long* seen, unsigned char* marked) {
+  __shared__ typename Ties<SCOPE>::type found;
+  const RowParts<T, V, WHOLE> row_parts{x, dx, length, shift, share};
+  if (SCOPE == GRID && blockIdx.x >= blocks) {
+    const unsigned int fixup = blockIdx.x - blocks, row = quotient(fixup, fixups);
+    if (threadIdx.x == 0) found = wait_for_arrivals(arrived + row, seen + fixup, parts.value);
+    __syncthreads();
+    if (found <= 1) return;
+    const TieShare<T> shares(y[row], dy[row], static_cast<Wide<T>>(found));
+    marked += static_cast<long long>(row) * parts.value;
+    return fix_up(row_parts, row, remainder(fixup, row, fixups), parts, fixups, shares, marked);
+  }
+  const unsigned int row = SCOPE == GRID ? quotient(blockIdx.x, parts) : blockIdx.x;
+  auto at = row_parts.of(row, SCOPE == GRID ? remainder(blockIdx.x, row, parts) : 0);
+  PartVectors<T, V, WHOLE> vectors;
+  vectors.load(at);
+  const T norm = y[row], grad = dy[row];
+  if (threadIdx.x == 0) found = 0;
+  if constexpr (SCOPE != GRID) __syncthreads();
+  const TieShare<T> alone(norm, grad);
+  const Wide<T> threshold = alone.threshold();
+  const auto add = [&](typename Ties<SCOPE>::type tied) {
+    if (tied > 0) atomicAdd(&found, tied);
+    __syncthreads();
+  };
+  if constexpr (SCOPE == BLOCK) {
+    add(vectors.count(at, alone, threshold));
+    vectors.template write<false>(at, TieShare<T>(norm, grad, static_cast<Wide<T>>(found)), threshold);
+  } else if constexpr (SCOPE == GRID) {
+    const unsigned int tied = vectors.template write<false>(at, alone, threshold);
+    if (__syncthreads_or(tied)) {
+      if (threadIdx.x == 0) marked[blockIdx.x] = 1;
+      add(tied);
+    }
+    if (threadIdx.x == 0) arrive(arrived + row, found);
+  } else {
+    unsigned long long mine = 0;
+    unsigned int first = 0, last = 0;  // part in which elements may tie
+    for (unsigned int part = 0; part < parts.value; ++part) {
+      const auto next = row_parts.of(row, part + 1);  // loaded before this one is written
+      const PartVectors<T, V, WHOLE> now = vectors;
+      vectors.load(next);
+      const int tied = now.template write<false>(at, alone, threshold);
+      at = next;
+      if (tied == 0) continue;
+      if (mine == 0) first = part;
+      last = part;
+      mine += tied;
+    }
+    add(mine);
+    if (found <= 1 || mine == 0) return;
+    const TieShare<T> shares(norm, grad, static_cast<Wide<T>>(found));
+    for (unsigned int part = first; part <= last; ++part) {
+      at = row_parts.of(row, part);
+      vectors.load(at);
+      vectors.template write<true>(at, shares, threshold);
+    }
   }
 }

@@ -17,7 +17,6 @@ from opgauge.ops.p_norm.cuda_source import (
     APART_EACH,
     INF_RESIDENT,
     PART_EACH,
-    ROW_EACH,
     ROW_THREADS,
     SHORT_EACH,
     SOURCE,
@@ -82,20 +81,20 @@ def test_rows_with_ties_fit_the_blocks_that_hold_them(rows: int, length: int, dt
                 assert -(-end // held) - begin // held <= SHORT_EACH * ROW_THREADS
         elif found.name.startswith("grad_inf_few<"):
             assert rows * length <= found.grid[0] * found.threads < rows * length + found.threads
-        elif found.name.startswith("grad_inf_rows_block<"):
+        elif ", BLOCK, " in found.name:
             assert found.grid == (rows,)
             assert found.threads == THREADS
-            assert touched_vectors(rows, length, width, shift) <= ROW_EACH * THREADS
-        elif found.name.startswith("grad_inf_rows_grid<"):
+            assert touched_vectors(rows, length, width, shift) <= PART_EACH * THREADS
+        elif ", GRID, " in found.name:
             check_parts(rows, length, width, shift, found)
         else:
-            assert found.name.startswith("grad_inf_rows_loop<")
+            assert ", LOOP, " in found.name
             assert found.grid == (rows,)
 
 
 def check_parts(rows: int, length: int, width: int, shift: int, found: Launched) -> None:
     """Parts are whole lines that threads hold, and all of a row; few blocks wait, and what is counted has room."""
-    _, _, share, blocks, parts, fixups, came, seen, marked = found.arguments
+    _, _, share, parts, blocks, fixups, came, seen, marked = found.arguments
     vectors = touched_vectors(rows, length, width, shift)
     assert share % LINE_VECTORS == 0
     assert share <= PART_EACH * found.threads
@@ -118,7 +117,7 @@ def test_rows_are_taken_in_parts_while_those_that_wait_leave_room(rows: int) -> 
         if rows < INF_RESIDENT * MULTIPROCESSORS:
             check_parts(rows, length, 4, 0, found)
         else:
-            assert found.name == "grad_inf_rows_loop<float, 4>"
+            assert found.name == "grad_inf_rows<float, 4, LOOP, false>"
 
 
 @pytest.mark.parametrize("length", [1025, 2048, 4099, 200_000, 200_001, 1_000_003])
@@ -131,8 +130,8 @@ def test_what_is_counted_has_room_however_wide_packs_are(length: int) -> None:
 
 def test_one_block_takes_a_row_of_1024_packs() -> None:
     """4096 rows of 4096 elements in float32, whose rows begin with a vector, are read by threads that hold them."""
-    assert Launched(4096, 4096, "float32", 0, extreme=True).name == "grad_inf_rows_block<float, 4>"
-    assert Launched(4096, 4096, "float32", 1, extreme=True).name == "grad_inf_rows_loop<float, 4>"
+    assert Launched(4096, 4096, "float32", 0, extreme=True).name == "grad_inf_rows<float, 4, BLOCK, false>"
+    assert Launched(4096, 4096, "float32", 1, extreme=True).name == "grad_inf_rows<float, 4, LOOP, false>"
 
 
 @pytest.mark.parametrize("dtype", FLOATS)
@@ -195,6 +194,9 @@ def test_rows_at_addresses_without_vectors_in_common_have_a_thread_for_few_eleme
         ("float32", Reduction(3, 7, 40, 32, 1), (1, "EACH_ITS_OWN")),
         ("float16", Reduction(1, 500, 40, 30, 3), None),
         ("float32", Reduction(1, 90, 1, 1, 100_001), None),
+        ("bfloat16", Reduction(1, 4096, 1, 1, 256), None),
+        ("float16", Reduction(1, 4095, 1, 1, 256), (8, "NEIGHBOURS")),
+        ("float16", Reduction(90_000, 12, 1, 1, 8), (8, "NEIGHBOURS")),
     ],
     ids=str,
 )
@@ -206,4 +208,4 @@ def test_columns_without_vectors_are_taken_in_memory_order(
     data = SimpleNamespace(ptr=4096)
     size = layout.a * layout.length * layout.b * layout.c
     x: Any = SimpleNamespace(dtype=item, data=data, size=size, nbytes=size * item.itemsize)
-    assert cuda_grad._short_columns(layout, (x, x, x, x), is_few=size <= cuda_grad._FEW) == found
+    assert cuda_grad._short_columns(layout, (x, x, x, x), is_few=size <= cuda_grad._FEW, cheap=False) == found
