@@ -37,8 +37,7 @@ SAMPLES_PER_WANTED = 3
 """Most samples as a multiple of the limit, since a GPU's samples are cheap."""
 LEAST_CLOCK = 0.75
 """Share of the usual clock below which a sample counts as throttled."""
-HOT_NS = 2_000_000
-MOST_HOT_CALLS = 200
+HOT_NS, MOST_HOT_CALLS = 2_000_000, 200
 """Least duration of a graph of calls, and most calls in it."""
 LATE_NS, LATE_SHARE = 50_000.0, 0.1
 """Longest wait for the device after the timed stream has ended, unless other streams are busy."""
@@ -46,8 +45,6 @@ LATE_TIMES, IDLE_WAITS = 2, 3
 """Least ratio of such a wait to the longest of a few waits for an idle device."""
 CONFIRMING = 8
 """Further samples, each with such a wait, that confirm work on other streams: other processes cause some of them."""
-
-
 PAGE_BYTES, PLACE_BYTES = 2 << 20, 4 << 10
 """Size of the driver's pages, and of the ranges within which all words are equally far from a multiprocessor."""
 

@@ -109,6 +109,15 @@ def test_large_sums_fill_the_device(full: Shape, gradient: Shape, weight: Shape)
         assert plan.blocks * plan.splits >= PROCESSORS
 
 
+@pytest.mark.parametrize(
+    ("length", "widest", "splits"),
+    [(4096, 4, 1), (8192, 4, 8), (65536, 4, 64), (4096, 2, 1), (8192, 2, 16), (8192, 8, 1), (9999, 4, 40)],
+)
+def test_few_elements_have_one_block_or_one_load_a_thread(length: int, widest: int, splits: int) -> None:
+    """One block as long as its threads load all at once, then as many as loads of a thread of it."""
+    assert sum_plan((length,), (1,), (length,), widest, PROCESSORS).splits == splits
+
+
 @pytest.mark.parametrize(("x", "y", "weight"), GRADIENTS)
 @pytest.mark.parametrize("dtype", ["float16", "float64"])
 def test_partial_sums_fit_the_workspace(x: Shape, y: Shape, weight: Shape | None, dtype: str) -> None:
