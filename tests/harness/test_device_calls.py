@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 from unittest.mock import Mock
@@ -19,6 +19,7 @@ from opgauge.harness.worker import device_calls
 from opgauge.harness.worker.attempt import Attempt, WrongError
 from opgauge.harness.worker.audit import Audit
 from opgauge.harness.worker.device_calls import check_device_calls
+from opgauge.harness.worker.input_changes import InputChange
 from opgauge.harness.worker.inputs import make_inputs
 from opgauge.harness.worker.verify import expect
 from opgauge.ops import find_kernel, find_op
@@ -191,6 +192,23 @@ def test_code_that_fresh_values_take_out_of_caches_is_no_fault(monkeypatch: pyte
         measured = Measurement(samples_ns=(WORK_NS,), timer="t", warmup=0, hot_ns=WORK_NS)
         check_device_calls(audit, attempt, kernel.cold, measured)
         assert audit.samples > 0
+
+
+def test_a_change_that_takes_outputs_out_of_the_cache_is_no_fault(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Calls take longer after changes of copies of the inputs, too."""
+    with made(1) as (audit, attempt, device):
+        kernel, apply = RowMeans(attempt, device), audit.changes.apply
+        changed: list[bool] = []
+
+        def applied(change: InputChange, arrays: Mapping[str, Any], *, is_input: bool) -> None:
+            apply(change, arrays, is_input=is_input)
+            kernel.is_cold = device.is_capturing
+            changed.append(arrays is attempt.buffers.inputs)
+
+        monkeypatch.setattr(audit.changes, "apply", applied)
+        measured = Measurement(samples_ns=(WORK_NS,), timer="t", warmup=0, hot_ns=WORK_NS)
+        check_device_calls(audit, attempt, kernel.cold, measured)
+        assert set(changed) == {True, False}
 
 
 @pytest.mark.parametrize(
