@@ -21,6 +21,9 @@ if TYPE_CHECKING:
 
 # Set before a library reads it: OpenMP's idle threads would spin after each small kernel, on a core that others want.
 os.environ.setdefault("GOMP_SPINCOUNT", "1000")
+# The same for NumPy's BLAS, whose threads spin for tens of milliseconds, with the value that the harness gives workers.
+# NumPy is imported by now, but not in what this process starts: workers of pytest-xdist, among others.
+os.environ.setdefault("OPENBLAS_THREAD_TIMEOUT", "18")
 # Coloring what Numba says of each overload that it passes over is a twentieth of its time.
 os.environ.setdefault("NUMBA_DISABLE_ERROR_MESSAGE_HIGHLIGHTING", "1")
 # Numba compiles a seventh faster with one level less, which some kernels' speed needs, and their results do not.
@@ -59,6 +62,7 @@ def pytest_collection() -> Iterator[None]:
         gc.collect()
         gc.freeze()
         gc.enable()
+        gc.set_threshold(10_000)  # Numba allocates so much that it would collect for a twentieth of its time
 
 
 @pytest.hookimpl(optionalhook=True)
