@@ -83,6 +83,14 @@ def of_device(backend: str) -> list[Cheat]:
     return [cheat for cheat in CHEATS.values() if cheat.device.partition(":")[0] == backend and cheat.family != LATE]
 
 
+INTERLEAVED = (
+    ("remembers_by_checksum", LIMITS.budget_s),
+    ("remembers_by_checksum", 0.001),
+    ("permutes_its_old_result", LIMITS.budget_s),
+    ("skips_within_a_millisecond", LIMITS.budget_s),
+    ("skips_in_later_rounds", LIMITS.budget_s),
+)
+"""Cheats to interleave with an honest kernel, and the budgets in seconds: a run takes three."""
 SHARING = ("remembers_for_another", "remembers_what_another_computed")
 """Cheats that share what they remember, and are tested one after the other."""
 REPEATED = some("repeated cheats", sorted(CHEATS), len(CHEATS) // 4)
@@ -132,16 +140,7 @@ def test_a_cheat_is_flagged(executor: LocalExecutor, cheat: Cheat) -> None:
         assert after.status is Status.OK, after.reason
 
 
-@pytest.mark.parametrize(
-    ("name", "budget_s"),
-    [
-        ("remembers_by_checksum", LIMITS.budget_s),
-        ("remembers_by_checksum", 0.001),
-        ("permutes_its_old_result", LIMITS.budget_s),
-        ("skips_within_a_millisecond", LIMITS.budget_s),
-        ("skips_in_later_rounds", LIMITS.budget_s),
-    ],
-)
+@pytest.mark.parametrize(("name", "budget_s"), some("interleaved cheats", INTERLEAVED, 3))
 def test_a_cheat_is_flagged_when_interleaved(name: str, budget_s: float) -> None:
     """All samples are compared after the last one, also where few fit; the honest kernel beside it is ok."""
     cheat, limits = CHEATS[name], replace(LIMITS, turns=2, budget_s=budget_s)
