@@ -27,7 +27,7 @@ from opgauge.web import assets, pages
 from opgauge.web.auth import ReadGuard
 from opgauge.web.cache import Cache, WriteSignal
 from opgauge.web.database_faults import DatabaseFaults
-from opgauge.web.error_page import error_answer
+from opgauge.web.error_page import error_answer, is_api
 from opgauge.web.head import HeadAsGet
 from opgauge.web.notify import follow
 from opgauge.web.observe import Observer
@@ -145,10 +145,12 @@ def _join(threads: Sequence[Thread]) -> None:
 
 def _add_error_pages(app: FastAPI) -> None:
     @app.exception_handler(HTTPException)
-    def http(request: Request, error: HTTPException) -> Response:
+    async def http(request: Request, error: HTTPException) -> Response:
         is_bare = error.status_code == 404 and error.detail == HTTPStatus.NOT_FOUND.phrase
         text = f"There is nothing at {request.url.path}" if is_bare else str(error.detail)
-        return error_answer(request, error.status_code, text, dict(error.headers or {}))
+        given = (request, error.status_code, text, dict(error.headers or {}))
+        # a page may read the database; JSON needs no thread, for which a flood of bad tokens would wait
+        return error_answer(*given) if is_api(request) else await to_thread.run_sync(error_answer, *given)
 
     @app.exception_handler(RequestValidationError)
     def invalid(request: Request, error: RequestValidationError) -> Response:

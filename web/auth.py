@@ -59,7 +59,8 @@ def require(scope: Scope) -> Callable[..., Token]:
         _slow_down(limits.token.take(token.name))
         note_token(token.name)
         if not token.allows(scope):
-            audit(request, token.name, "refuse", request.url.path, f"scope {token.scope}, not {scope}")
+            if not limits.refusal.take(token.name):
+                audit(request, token.name, "refuse", request.url.path, f"scope {token.scope}, not {scope}")
             raise HTTPException(403, f"the token {token.name} is for {token.scope}, not for {scope}")
         return token
 

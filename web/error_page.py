@@ -21,12 +21,17 @@ TITLES = {
 """Headings of error pages by status."""
 
 
+def is_api(request: Request) -> bool:
+    """Whether an error is answered as JSON."""
+    return "/api/" in request.url.path
+
+
 def error_answer(
     request: Request, status: int, text: str, headers: Mapping[str, str] | None = None, *, has_data: bool = True
 ) -> Response:
     """An error as a page; for the API as JSON. has_data: the page may read the database."""
     given = dict(headers or {})
-    if "/api/" in request.url.path:
+    if is_api(request):
         return JSONResponse({"detail": text}, status, headers=given)
     data: dict[str, Any] = {} if has_data else {"commits": CommitBook(), "projects": []}
     title = TITLES.get(status, "Something went wrong")

@@ -19,10 +19,14 @@ import structlog
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 from prometheus_client.multiprocess import MultiProcessCollector
 
+from opgauge.web.rate import RateLimit
+
 _Message = MutableMapping[str, Any]
 _Send = Callable[[_Message], Awaitable[None]]
 REQUEST_HEADER = b"x-request-id"
 """Header of the request id."""
+REFUSALS = (401, 403, 429)
+"""Statuses of requests that are refused for their token, or as too many."""
 BUCKETS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0)
 """Upper bounds of the latency histogram, in seconds."""
 REGISTRY = CollectorRegistry()
@@ -97,11 +101,17 @@ def note_token(name: str) -> None:
 
 
 class Observer:
-    """Middleware that logs and counts every request, and gives it an id, which the answer repeats."""
+    """Middleware that logs and counts every request, and gives it an id, which the answer repeats.
+
+    Of refused requests, after a few, one in ten seconds is logged, with the number of those before it that were not: a
+    flood of them must not fill the disk.
+    """
 
     def __init__(self, app: Callable[..., Awaitable[None]], *, log_requests: bool = True) -> None:
         self.app = app
         self._log_requests = log_requests
+        self._refusals = RateLimit(per_s=0.1, burst=20)
+        self._unlogged = 0
 
     async def __call__(self, scope: _Message, receive: Callable[[], Awaitable[_Message]], send: _Send) -> None:
         """ASGI."""
@@ -131,17 +141,26 @@ class Observer:
         route = getattr(scope.get("route"), "path", "unmatched")
         REQUESTS.labels(route, str(status)).inc()
         DURATION.labels(route).observe(seconds)
-        if self._log_requests:
-            log.info(
-                "request",
-                request=known["id"],
-                method=scope["method"],
-                route=route,
-                status=status,
-                duration_ms=round(1000 * seconds, 2),
-                token=known["token"],
-                client=(scope.get("client") or ("",))[0],
-            )
+        if not self._log_requests:
+            return
+        refused: dict[str, int] = {}
+        if status in REFUSALS:
+            if self._refusals.take(""):
+                self._unlogged += 1
+                return
+            refused = {"unlogged": self._unlogged}
+            self._unlogged = 0
+        log.info(
+            "request",
+            request=known["id"],
+            method=scope["method"],
+            route=route,
+            status=status,
+            duration_ms=round(1000 * seconds, 2),
+            token=known["token"],
+            client=(scope.get("client") or ("",))[0],
+            **refused,
+        )
 
 
 def share_metrics(folder: Path) -> None:

@@ -35,8 +35,9 @@ class RateLimit:
 
 @dataclass(frozen=True)
 class RateLimits:
-    """Limits of writes by token, of writes by address, of wrong tokens by address."""
+    """Limits of writes by token, of writes by address, of wrong tokens by address, of audited refusals by token."""
 
     token: RateLimit = field(default_factory=lambda: RateLimit(per_s=50, burst=200))
     address: RateLimit = field(default_factory=lambda: RateLimit(per_s=100, burst=400))
     wrong: RateLimit = field(default_factory=lambda: RateLimit(per_s=0.2, burst=20))
+    refusal: RateLimit = field(default_factory=lambda: RateLimit(per_s=0.1, burst=20))

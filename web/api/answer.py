@@ -61,8 +61,11 @@ def page(items: Sequence[Any], limit: int, offset: int) -> dict[str, Any]:
     return {"items": items[offset:end], "total": len(items), "next": end if end < len(items) else None}
 
 
-def refuse_unknown(request: Request) -> None:
-    """422 for a parameter that the route does not have: a misspelt filter must not look like an answer."""
+async def refuse_unknown(request: Request) -> None:
+    """422 for a parameter that the route does not have: a misspelt filter must not look like an answer.
+
+    A coroutine, as FastAPI runs plain functions in a thread, for which a request waits while pages take them all.
+    """
     known = _query_names(request.scope["route"].dependant)
     for name in request.query_params:
         if name not in known:
