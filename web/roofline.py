@@ -20,6 +20,8 @@ COLOURS = 8
 """How many the page has for things that are no implementations."""
 BEFORE, BEYOND = 4.0, 30.0
 """How far roofs go to the left of the first point and to the right of the last, where they say their names; factors."""
+NEAR = 3.0
+"""Ratio of two roofs up to which their names would overlap, over the decades that such a figure has."""
 _RATES = "%{x:,.3~r} flop/byte, %{y:,.4~r} GFLOP/s"
 
 
@@ -117,8 +119,10 @@ def _figure(traces: Sequence[Mapping[str, Any]], rows: Sequence[CaseLevels]) -> 
         highest[row.case.dtype] = max(highest.get(row.case.dtype, 0.0), intensity)
     found = _latest_ceilings(rows)
     roofs = [_roofs(reached, highest, span, f"{name}: " if len(found) > 1 else "") for name, reached in found]
+    lines = list(chain(*roofs))
+    _stack_labels(lines)
     return as_json(
-        [*traces, *chain(*roofs)],
+        [*traces, *lines],
         xaxis={"type": "log", "title": {"text": "flop per byte of the least traffic"}},
         yaxis={"type": "log", "title": {"text": "GFLOP/s"}},
         meta={"slot": "figure"},
@@ -156,6 +160,18 @@ def _roofs(
         if knee < last:
             lines.append(_line((last, max(knee, first)), (rate, rate), f"{device}{dtype} matrix {shown}", "top left"))
     return lines
+
+
+def _stack_labels(lines: Iterable[Mapping[str, Any]]) -> None:
+    """Write the names of level lines close to each other above the highest of them, where they do not overlap."""
+    level = [line for line in lines if line["y"][0] == line["y"][1]]
+    top: Mapping[str, Any] | None = None
+    for line in sorted(level, key=lambda line: line["y"][0], reverse=True):
+        if top is None or top["y"][0] > NEAR * line["y"][0]:
+            top = line
+        else:
+            top["text"][0] += f"<br>{line['text'][0]}"
+            line["text"][0] = ""
 
 
 def _line(xs: Sequence[float], ys: Sequence[float], label: str, at: str) -> dict[str, Any]:

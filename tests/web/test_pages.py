@@ -187,7 +187,8 @@ def test_trust_shows_stored_self_tests(writable: TestClient) -> None:
     """Shares with their bounds, cases by name, and the change that the gate sees beside a case's own noise."""
     case = case_id(writable, "rows-256")
     row = {"case": HOSTILE, "case_id": case, "implementation": "optimized", "detectable_change": 0.0123, "ratio": None}
-    data = {"runs": 20, "false_alarm_share": 0.001, "false_alarm_low": 0.0, "false_alarm_high": 0.004, "cases": [row]}
+    data: dict[str, object] = {"caught_from_10_us_total": 6, "runs": 20, "cases": [row]}
+    data |= {"false_alarm_share": 0.001, "false_alarm_low": 0.0, "false_alarm_high": 0.004}
     now = datetime.now(UTC)
     engine = reader_of(writable).engine
     self_tests.add_self_test(engine, self_tests.SelfTest("aa", now, "ab" * 20, "cuda:0", data))
@@ -196,6 +197,7 @@ def test_trust_shows_stored_self_tests(writable: TestClient) -> None:
     )
     text = text_of(writable.get("/trust").text)
     assert "false alarm 0.1 % (0 % – 0.4 %)" in text
+    assert "caught from 10 µs total 6" in text
     assert "1.5 µs" in text
     assert text.count("1.2 %") >= 1
     assert "opgauge aa" not in text

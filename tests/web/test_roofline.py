@@ -149,6 +149,21 @@ def test_the_slope_goes_on_for_dtypes_without_a_rate(empty_copy: TestClient) -> 
     assert found["float32 matrix 50 TFLOP/s"]["x"][1] == 25.0
 
 
+def test_names_of_neighbouring_roofs_are_stacked(empty_copy: TestClient) -> None:
+    """Names that would overlap are lines of one label, above the highest roof; others stay at their own."""
+    with_halves = a_run(empty_copy, Ceilings("cuda:0", 2000.0, None, {"float32": 51_000.0, "float16": 65_000.0}))
+    half = next(one.case for one in shapes() if one.case.dtype == "float16")
+    measured = Measurement((1000.0,), "events 1", 1)
+    store = store_of(empty_copy)
+    trial = Trial(half, "optimized", "cuda", "cuda:0")
+    store.add_result(with_halves, Result(trial, Status.OK, bytes=1000, flops=80_000, measurement=measured))
+    high, low = "float16 matrix 65 TFLOP/s", "float32 matrix 51 TFLOP/s"
+    found = series(empty_copy.get("/roofline").text)
+    assert (found[high]["text"], found[low]["text"]) == ([f"{high}<br>{low}", ""], ["", ""])
+    a_run(empty_copy, Ceilings("cuda:0", 2000.0, None, {"float32": 51_000.0, "float16": 650_000.0}))
+    assert series(empty_copy.get("/roofline").text)[low]["text"] == [low, ""]
+
+
 def test_a_run_without_results_says_so(empty_copy: TestClient) -> None:
     """Neither a figure nor an error, and the way to the others."""
     run = a_run(empty_copy, GPU, empty=True)

@@ -68,10 +68,15 @@ def facts(data: Mapping[str, Any]) -> list[tuple[str, str]]:
         if kind == "share":
             ends = [data.get(f"{name}_{end}") for end in ("low", "high")]
             bounds = f" ({cell('_share', ends[0])} – {cell('_share', ends[1])})" if None not in ends else ""
-            found.append((name.replace("_", " "), cell(key, value) + bounds))
+            found.append((_words(name), cell(key, value) + bounds))
         else:
-            found.append((key.replace("_", " "), cell(key, value)))
+            found.append((_words(key), cell(key, value)))
     return found
+
+
+def _words(key: str) -> str:
+    """The name of a finding as words, with microseconds as elsewhere."""
+    return " ".join("µs" if part == "us" else part for part in key.split("_"))
 
 
 def table(data: Mapping[str, Any]) -> tuple[list[str], list[list[str]]] | None:
@@ -79,7 +84,7 @@ def table(data: Mapping[str, Any]) -> tuple[list[str], list[list[str]]] | None:
     listed = data.get("cases")
     rows = [row for row in listed[:ROWS] if isinstance(row, Mapping)] if isinstance(listed, list) else []
     keys = [key for key in dict.fromkeys(str(key) for row in rows for key in row) if key not in HIDDEN]
-    names = [key.removesuffix("_ns").replace("_", " ") for key in keys]
+    names = [_words(key.removesuffix("_ns")) for key in keys]
     return (names, [[cell(key, row.get(key)) for key in keys] for row in rows]) if rows else None
 
 
