@@ -23,6 +23,7 @@ from opgauge.ops.conv_data_grad.cpu_classes import classes_of, in_classes
 from opgauge.ops.conv_data_grad.cpu_columns import FEW_PIXELS, Tensors, by_columns, is_strided_pixels
 from opgauge.ops.conv_data_grad.cpu_costs import Way, others_ns, way_of
 from opgauge.ops.conv_data_grad.cpu_direct import SHORT_SCALED, directly, scaled, turned
+from opgauge.ops.conv_data_grad.cpu_few import by_few
 from opgauge.ops.conv_data_grad.cpu_groups import in_groups
 from opgauge.ops.conv_data_grad.cpu_images import by_images
 from opgauge.ops.conv_data_grad.cpu_pack import packed_columns
@@ -156,6 +157,7 @@ def _without_pairs(found: ConvGeometry, tensors: Tensors) -> Bound:
         Way.TILES: _by_rows,
         Way.PIXELS: _by_pixels,
         Way.IMAGES: by_images,
+        Way.FEW: by_few,
     }
     return ways[way](found, tensors)
 

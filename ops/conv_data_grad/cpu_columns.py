@@ -53,10 +53,8 @@ def has_links(found: ConvGeometry) -> bool:
     return prod((*found.kernel, *found.out_size)) <= MOST_LINKS
 
 
-def links_of(found: ConvGeometry) -> tuple[Array, Array] | None:
-    """Offsets in a channel's columns, and in its dx, of all that is added; None without `has_links`."""
-    if not has_links(found):
-        return None
+def links_of(found: ConvGeometry) -> tuple[Array, Array]:
+    """Offsets in a channel's columns, and in its dx, of all that is added."""
     rank = len(found.size)
     taps, outs = (np.indices(lengths).reshape(rank, -1) for lengths in (found.kernel, found.out_size))
     strides, padding, dilation, size = (
@@ -149,7 +147,9 @@ def _some_images(found: ConvGeometry, links: Any, threads: int, rows: Any, given
     column = columns_of(rows, given).reshape(-1)
     added = np.empty(0, dx.dtype) if addend is None else addend.reshape(-1)
     if links is not None:
-        jit.fold_links.on(threads)(column, added, dx.reshape(-1), len(dx) * found.channels, *links)
+        block = prod(found.kernel) * prod(found.out_size)
+        apart = found.channels, found.channels * block, block
+        jit.fold_links.on(threads)(column, added, dx.reshape(-1), len(dx) * found.channels, apart, *links)
         return
     strides, padding, dilation = three(found.strides, 1), three(found.padding, 0), three(found.dilation, 1)
     planes = len(dx) * found.channels * sizes[0]
@@ -159,7 +159,7 @@ def _some_images(found: ConvGeometry, links: Any, threads: int, rows: Any, given
 def _columns_first(found: ConvGeometry, tensors: Tensors) -> Bound:
     """Channels first, some images at a time."""
     dy, weight, dx, addend, wide = tensors
-    links, (at_once, threads) = links_of(found), images_at_once(found, wide)
+    links, (at_once, threads) = links_of(found) if has_links(found) else None, images_at_once(found, wide)
 
     def run() -> None:
         rows = _rows(weight, found)
@@ -174,7 +174,7 @@ def _columns_first(found: ConvGeometry, tensors: Tensors) -> Bound:
 def _columns_last(found: ConvGeometry, tensors: Tensors) -> Bound:
     """Channels last, some images at a time: BLAS takes dy transposed, dx is transposed back; 1x1 is one product."""
     dy, weight, dx, addend, wide = tensors
-    links, (at_once, threads) = links_of(found), images_at_once(found, wide)
+    links, (at_once, threads) = links_of(found) if has_links(found) else None, images_at_once(found, wide)
     if found.is_pointwise:
         return _one_product(found, tensors)
     if are_rows(found):
@@ -209,9 +209,20 @@ def are_rows(found: ConvGeometry) -> bool:
 def _columns_as_rows(found: ConvGeometry, tensors: Tensors) -> Bound:
     """Channels last, without groups: one product of all pixels, whose rows are taps and channels, added tap by tap."""
     dy, weight, dx, addend, wide = tensors
-    pixels, places = prod(found.out_size), []
-    columns = np.empty((found.batch * pixels, prod(found.kernel) * found.channels), wide)
+    columns = np.empty((found.batch * prod(found.out_size), prod(found.kernel) * found.channels), wide)
     given, matrix = dy.reshape(-1, found.out_channels), weight.reshape(found.out_channels, -1)
+    add = add_taps(found, columns, dx, addend)
+
+    def run() -> None:
+        matmul(given, matrix, out=columns)
+        add()
+
+    return run
+
+
+def add_taps(found: ConvGeometry, columns: Any, dx: Any, addend: Any) -> Bound:
+    """A call that adds columns, whose rows are taps and channels of an output, to dx tap by tap, channels last."""
+    places = []
     by_tap: Any = columns.reshape(found.batch, *found.out_size, prod(found.kernel), found.channels)
     for number, tap in enumerate(np.ndindex(*found.kernel)):
         into, pixel = reach_of(found, tap)
@@ -220,7 +231,6 @@ def _columns_as_rows(found: ConvGeometry, tensors: Tensors) -> Bound:
             places.append((target, part))
 
     def run() -> None:
-        matmul(given, matrix, out=columns)
         dx[...] = 0 if addend is None else addend
         for target, part in places:
             np.add(target, part, out=target)

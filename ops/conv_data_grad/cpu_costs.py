@@ -12,6 +12,7 @@ from opgauge.ops._cpu.threads import OPERATIONS_PER_NS, count
 from opgauge.ops.conv_data_grad.cpu_classes import classes_of
 from opgauge.ops.conv_data_grad.cpu_columns import has_links, is_strided_pixels, share_products
 from opgauge.ops.conv_data_grad.cpu_direct import last_ns
+from opgauge.ops.conv_data_grad.cpu_few import few_ns
 from opgauge.ops.conv_data_grad.cpu_groups import one_group
 from opgauge.ops.conv_data_grad.cpu_images import images_ns
 from opgauge.ops.conv_data_grad.cpu_planes import planes_ns
@@ -110,6 +111,7 @@ class Way(Enum):
     PLANES = "tiles of channels by pixels of a plane"
     TILES = "tiles of pixels by channels"
     PIXELS = "tiles of channels by pixels, 1x1"
+    FEW = "few outputs times the filter as it lies, and a fold"
     IMAGES = "tiles of images by channels, pixel by pixel"
     CLASSES = "tiles or planes of each residue class"
 
@@ -134,6 +136,7 @@ def _times(found: ConvGeometry, wide: np.dtype[Any]) -> dict[Way, float]:
         tiles = {Way.CLASSES: classes_ns(found, (one.geometry for one in classes_of(found)), wide)}
     else:
         tiles = {Way.PLANES: planes_ns(found, wide)} if taps > 1 else {}
+    tiles[Way.FEW] = few_ns(found, wide)
     if found.groups > 1:
         times = {Way.LIBRARY: _library_ns(found, wide), Way.GROUPS: _scales_of(found).groups * _groups_ns(found, wide)}
         return loops | tiles | times

@@ -104,11 +104,17 @@ def fold(
 
 
 @parallel(error_model="numpy")
-def fold_links(column: Any, addend: Any, dx: Any, channels: int, source: Any, target: Any) -> None:
-    """Like `fold`, for the offsets that are added in each channel: dx[target] += column[source]."""
-    block, volume = uintp(column.size // channels), uintp(dx.size // channels)
-    for channel in prange(channels):
-        given, start = uintp(channel) * block, uintp(channel) * volume
+def fold_links(
+    column: Any, addend: Any, dx: Any, planes: int, apart: tuple[int, int, int], source: Any, target: Any
+) -> None:
+    """Like `fold`, for the offsets that are added in each channel: dx[target] += column[source].
+
+    planes: channels of all images. apart: channels, and the distances in column from one image and channel to the next.
+    """
+    (channels, image, block), volume = apart, uintp(dx.size // planes)
+    for plane in prange(planes):
+        given = uintp(plane) // uintp(channels) * uintp(image) + uintp(plane) % uintp(channels) * uintp(block)
+        start = uintp(plane) * volume
         for index in range(volume):
             dx[start + index] = addend[start + index] if addend.size else 0
         for link in range(uintp(source.size)):
