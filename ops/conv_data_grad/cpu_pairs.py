@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
 from math import prod
 from typing import NamedTuple
 
 import numpy as np
 
 from opgauge.ops._core.kernel import Bound
+from opgauge.ops._core.op import Array
 from opgauge.ops._cpu.tile import PRODUCT_SPEED, scratch
 from opgauge.ops.conv_data_grad.cpu_columns import Tensors
 from opgauge.ops.conv_data_grad.cpu_rows import threads_for
@@ -24,6 +26,8 @@ BLOCK = 32
 """Rows and columns of a block of sums, as in `jit_amx`; also numbers of a depth."""
 TASKS = 4
 """Minimum tasks per thread."""
+MOST_LISTED = 1 << 17
+"""Maximum pairs of a block and a tap that are looked at for margins."""
 
 
 TILE_ROWS = 8
@@ -54,6 +58,37 @@ COSTS = {
 """Costs by whether channels are last: those of 500 others were 1.2 of the measured time in the mean."""
 
 
+@lru_cache(maxsize=64)
+def taps_of_blocks(found: ConvGeometry) -> tuple[Array, Array]:
+    """First and end of each block's taps in a list, and the list: those that reach dy from some pixel of the block.
+
+    Blocks of margins have none. All taps are listed for all blocks where there are too many to look at.
+    """
+    walk, taps = walk_of(found), prod(found.kernel)
+    blocks = -(-walk.pixels // BLOCK)
+    if taps == 1 or blocks * taps > MOST_LISTED:
+        return np.tile([0, taps], (blocks, 1)), np.arange(taps)
+    laid, target = np.zeros((2, found.batch, *walk.padded), np.int64)
+    inner = (slice(m, m + length) for m, length in zip(walk.margins, three(found.out_size, 1), strict=True))
+    laid[(slice(None), *inner)] = 1
+    target[(slice(None), *(slice(length) for length in three(found.size, 1)))] = 1
+    tail = int(walk.shifts.max()) + BLOCK
+    before = np.concatenate([[0], np.cumsum(laid), np.full(tail, laid.sum())])
+    starts = np.arange(blocks)[:, None] * BLOCK
+    reached = before[starts + walk.shifts + BLOCK] > before[starts + walk.shifts]
+    reached[:, 0] |= ~reached.any(axis=1)  # of pixels that no tap reaches, one sets the addend
+    reached &= np.add.reduceat(target.reshape(-1), starts[:, 0])[:, None] > 0
+    distinct, number = np.unique(reached, axis=0, return_inverse=True)
+    ends = np.append(0, np.cumsum(distinct.sum(axis=1)))
+    return np.stack([ends[:-1], ends[1:]], 1)[number.reshape(-1)], np.nonzero(distinct)[1]
+
+
+def _reached(found: ConvGeometry) -> int:
+    """Taps of all blocks."""
+    spans, _ = taps_of_blocks(found)
+    return int((spans[:, 1] - spans[:, 0]).sum())
+
+
 def amx_ns(found: ConvGeometry) -> float:
     """Expected time of `by_pairs` by AMX on one thread."""
     cost, taps, last = COSTS[found.channels_last], prod(found.kernel), found.channels_last
@@ -66,7 +101,8 @@ def amx_ns(found: ConvGeometry) -> float:
     return (
         cost.start
         + cost.group * found.groups
-        + blocks * (cost.block + cost.product * taps * -(-outs // BLOCK))
+        + blocks * cost.block
+        + panels * _reached(found) * cost.product * -(-outs // BLOCK)
         + cost.laid * out_pixels * found.out_channels
         + cost.line * out_lines * (1 if last else found.out_channels)
         + cost.packed * taps * outs * found.channels
@@ -111,7 +147,8 @@ def dots_ns(found: ConvGeometry) -> float:
     rows, columns = (walked, channels) if last else (channels, walked)
     rest = columns % BLOCK
     tiles, halves = columns // BLOCK + (rest > BLOCK // 2), 0 < rest <= BLOCK // 2
-    each = (cost.tile * tiles + cost.half * halves) * -(-rows // TILE_ROWS) * taps * pairs
+    reached = _reached(found) / -(-walked // BLOCK)
+    each = (cost.tile * tiles + cost.half * halves) * -(-rows // TILE_ROWS) * reached * pairs
     pixels, out_pixels = found.batch * prod(found.size), found.batch * prod(found.out_size)
     out_lines, lines = (found.batch * prod(lengths[:-1]) for lengths in (found.out_size, found.size))
     written = pixels if last else lines + pixels / BLOCK
@@ -160,8 +197,10 @@ def by_pairs(found: ConvGeometry, tensors: Tensors) -> Bound:
     strides = (*of_image, of_group, of_block, of_tile, of_row, of_depth, steps)
     block = _block(pixels, groups, threads)
     sizes, shifted = (found.batch, found.channels, *three(found.size, 1)), shifts * of_image[1]
-    places = np.stack((shifted, runs) if last else (runs, shifted), 1).reshape(-1)
+    spans, listed = taps_of_blocks(found)
+    places = np.stack((shifted, runs) if last else (runs, shifted), 1)[listed].reshape(-1)
     configuration = amx.configuration(each if IN_TILES else 2)
+    arrays = configuration, image, packed, strides, places, spans.reshape(-1), addend, dx
 
     def run() -> None:
         if last:
@@ -170,9 +209,7 @@ def by_pairs(found: ConvGeometry, tensors: Tensors) -> Bound:
         else:
             jit.lay_pairs.on(threads)(dy, image, length, padded, margins, groups, depth)
             jit.pack_rows.on(threads)(weight.reshape(found.out_channels, -1), groups, taps, depth, packed)
-        jit.convolve.on(threads)(
-            configuration, image, packed, strides, places, addend, dx, groups, block, sizes, padded, last
-        )
+        jit.convolve.on(threads)(*arrays, groups, block, sizes, padded, last)
 
     return run
 

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numba import njit, prange
 
-from opgauge.ops._cpu.jit import INNER, narrow, widen
+from opgauge.ops._cpu.jit import INNER, borrowed, narrow, widen
 from opgauge.ops._cpu.threads import parallel
 from opgauge.ops._cpu.tile.jit_amx import BLOCK, SIDE, address_of
 from opgauge.ops._cpu.tile.jit_lanes import lanes_of, turn
@@ -164,6 +164,7 @@ def _convolve_block(
     packed: Any,
     strides: Any,
     places: Any,
+    spans: Any,
     addend: Any,
     dx: Any,
     begin: int,
@@ -189,12 +190,16 @@ def _convolve_block(
         )
         used, sums = min(BLOCK, channels - column), address_of(tile)
         for first in range(begin, end, BLOCK):
+            at = 2 * (first // BLOCK)
+            reached = places[2 * spans[at] : 2 * spans[at + 1]]
+            if not reached.size:
+                continue
             start, count = address_of(image) + group * image_group + first * image_pixel, min(BLOCK, end - first)
             laid = start, image_row, SIDE * image_pixel, image_step
             if last:
-                multiply_block(laid, given, places, steps, (count, used), sums)
+                multiply_block(laid, given, reached, steps, (count, used), sums)
             else:
-                multiply_block(given, laid, places, steps, (used, count), sums)
+                multiply_block(given, laid, reached, steps, (used, count), sums)
             _write_block(tile, first, addend, dx, group * channels + column, used, sizes, padded, last)
     end_products()
 
@@ -206,6 +211,7 @@ def convolve(
     packed: Any,
     strides: Any,
     places: Any,
+    spans: Any,
     addend: Any,
     dx: Any,
     groups: int,
@@ -218,11 +224,13 @@ def convolve(
 
     image: dy by `lay_channels` if `last`, else by `lay_pairs`; packed: the filter by `pack_pairs`, or by `pack_rows`.
     strides, in bytes: of the image, of a group, a pixel, a row of a tile and a depth; of the filter, of a group, a
-    block, the second tile of AMX, a row of a tile and a depth; then the number of depths. places: each tap's distances
-    in image and filter if `last`, else in filter and image. `block` pixels of a group are a task.
+    block, the second tile of AMX, a row of a tile and a depth; then the number of depths. places: distances of listed
+    taps in image and filter if `last`, else in filter and image; spans: first and end of those of each block of pixels.
+    `block` pixels of a group are a task.
     """
     pixels = sizes[0] * padded[0] * padded[1] * padded[2]
     blocks = -(-pixels // block)
+    listed, block_spans = borrowed(places), borrowed(spans)
     for task in prange(groups * blocks):
         tile, first = np.empty(BLOCK * BLOCK, np.float32), task % blocks * block
         end = min(first + block, pixels)
@@ -231,7 +239,8 @@ def convolve(
             image,
             packed,
             strides,
-            places,
+            listed,
+            block_spans,
             addend,
             dx,
             first,

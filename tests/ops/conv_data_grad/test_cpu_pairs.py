@@ -11,7 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from opgauge.ops._cpu.tile import jit_pairs
-from opgauge.ops.conv_data_grad import cpu, cpu_rows
+from opgauge.ops.conv_data_grad import cpu, cpu_pairs, cpu_rows
+from opgauge.ops.conv_data_grad.cpu_walk import walk_of
+from opgauge.ops.conv_data_grad.op import geometry, three
 from tests.ops.attempts import complaint, inputs_of
 from tests.ops.conv_data_grad.test_conv_data_grad import LAYOUTS, Convolution, convolutions
 
@@ -51,8 +53,31 @@ MANY = (
     Convolution((2, 40, 30, 30), (33, 40, 3, 3), params={"strides": 2, "padding_before": (1, 0)}),
     Convolution((1, 17, 5, 9, 11), (50, 17, 3, 2, 3), add=True, params={"padding_before": (1, 0, 2)}),
     Convolution((4, 100, 25, 25), (130, 100, 1, 1)),
+    Convolution((3, 33, 7, 5, 7), (20, 33, 5, 5, 5), add=True, params={"padding_before": 2}),
+    Convolution((2, 9, 40, 6), (7, 9, 2, 2), add=True, params={"dilation_rate": (30, 1)}),
 )
-"""Channels and pixels of several blocks, whole or not."""
+"""Channels and pixels of several blocks, whole or not; blocks of margins, and of pixels that no tap reaches."""
+
+
+@pytest.mark.parametrize("made", [made for made in MANY if "strides" not in (made.params or {})])
+def test_each_block_has_the_taps_that_reach_it(made: Convolution, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No others, but one where no tap reaches its pixels, and all where there are too many to look at."""
+    case = made.case("bfloat16", "channels_first")
+    found = geometry(case.shapes["x_like"], case.shapes["filter"], case.params)
+    walk, taps = walk_of(found), int(np.prod(found.kernel))
+    laid, dx = (np.zeros((found.batch, *walk.padded), bool) for _ in range(2))
+    laid[(slice(None), *(slice(m, m + n) for m, n in zip(walk.margins, three(found.out_size, 1), strict=True)))] = True
+    dx[(slice(None), *map(slice, three(found.size, 1)))] = True
+    places, pixels = np.flatnonzero(laid), np.arange(walk.pixels)
+    spans, listed = cpu_pairs.taps_of_blocks.__wrapped__(found)
+    for block, (first, end) in enumerate(spans):
+        now = pixels[block * cpu_pairs.BLOCK :][: cpu_pairs.BLOCK]
+        near = now[0] + np.arange(cpu_pairs.BLOCK)
+        expected = [tap for tap in range(taps) if np.isin(near + walk.shifts[tap], places).any()] or [0]
+        assert [*listed[first:end]] == (expected if dx.reshape(-1)[now].any() else [])
+    monkeypatch.setattr(cpu_pairs, "MOST_LISTED", 0)
+    spans, listed = cpu_pairs.taps_of_blocks.__wrapped__(found)
+    assert ([*listed], spans.tolist()) == ([*range(taps)], [[0, taps]] * -(-walk.pixels // cpu_pairs.BLOCK))
 
 
 @pytest.mark.parametrize("threads", [1, 2])
