@@ -7,19 +7,21 @@ from typing import Any
 
 import numpy as np
 
-from opgauge.ops._core.axes import Axis, Reduction, as_reduction, normalize_axes, to_rows
-from opgauge.ops._core.dtype import FLOATS, accumulating, accumulator_info, dtype_info
+from opgauge.ops._core.axes import Axis, MergedAxes, Reduction, normalize_axes, reduced_shape, to_rows
+from opgauge.ops._core.broadcast import merge_operands
+from opgauge.ops._core.dtype import FLOATS, accumulating, dtype_info
 from opgauge.ops._core.kernel import Bound
 from opgauge.ops._core.op import Params, Shapes
 from opgauge.ops._core.registry import kernel
 from opgauge.ops._cuda.bind import bind_launch
 from opgauge.ops._cuda.multiprocessor import WARP
 from opgauge.ops._cuda.pointwise import SINGLE_THREADS, one_per_thread
+from opgauge.ops._cuda.reduction.elements import DIGITS, pack_digits
 from opgauge.ops._cuda.reduction.launch import (
     column_lanes,
     layout_struct,
 )
-from opgauge.ops._cuda.reduction.problem import HALF_BYTES, LINE_VECTORS, touched_vectors
+from opgauge.ops._cuda.reduction.problem import HALF_BYTES, LARGEST, LINE_VECTORS, touched_vectors
 from opgauge.ops._cuda.source import flag, multiprocessors
 from opgauge.ops._cuda.struct import divisor
 from opgauge.ops._cuda.vectors import whole_vector
@@ -77,15 +79,21 @@ _FEW_TIED, _ROWS_AT_ONCE = 1 << 18, 8
 single elements: 500 rows of 250 in bfloat16 take 1.61 us, not 2.28; doubles are not faster."""
 
 
-def _grad_workspace(shapes: Shapes, params: Params) -> int:
-    x = shapes.inputs["x"]
+def grad_workspace(shapes: Shapes, params: Params) -> int:
+    """Bytes for ties at porder +-inf, and for copies where axes of both kinds alternate often."""
+    x, p = shapes.inputs["x"], order_of(params.porder)
     axes = axes_of(x.shape, params.axis)
     layout = axes.two_groups()
     copies = 0
-    if layout is None:
-        layout = Reduction(axes.count, axes.length, 1, 1, 1)
-        copies = 2 * _part_bytes(x.size * dtype_info(x.dtype).itemsize)
-    return copies + (inf_workspace_bytes(layout) if abs(order_of(params.porder)) == inf else 0)
+    if layout is None and not _is_by_element(p, axes):
+        copies = 2 * part_bytes(x.size * dtype_info(x.dtype).itemsize)
+    layout = layout or Reduction(axes.count, axes.length, 1, 1, 1)
+    return copies + (inf_workspace_bytes(layout) if abs(p) == inf else 0)
+
+
+def _is_by_element(p: float, axes: MergedAxes) -> bool:
+    """Whether a thread computes an element where more than two groups of axes are reduced."""
+    return abs(p) < inf and len(axes.lengths) <= DIGITS and axes.count * axes.length <= LARGEST
 
 
 def inf_workspace_bytes(layout: Reduction) -> int:
@@ -101,7 +109,7 @@ def _most_splits(layout: Reduction) -> int:
     return max(1, min(MOST_SPLITS, (1 << 16) // max(layout.count, 1), layout.length // LEAST_SHARE))
 
 
-@kernel("p_norm_grad", "optimized", "cuda", FLOATS, prepare=True, workspace=_grad_workspace)
+@kernel("p_norm_grad", "optimized", "cuda", FLOATS, prepare=True, workspace=grad_workspace)
 def p_norm_grad(
     *, x: Any, y: Any, dy: Any, porder: float | str, axis: Axis, keepdim: bool, out: dict[str, Any], workspace: Any
 ) -> Bound:
@@ -113,17 +121,34 @@ def p_norm_grad(
     dx = out["dx"]
     if x.size == 0:
         return lambda: None
-    p, layout = order_of(porder), axes_of(x.shape, axis).two_groups()
+    p, axes = order_of(porder), axes_of(x.shape, axis)
+    layout = axes.two_groups()
     if layout is None:
-        return _grad_by_rows(p, x, y, dy, normalize_axes(axis, x.ndim), dx, workspace)
+        reduced = normalize_axes(axis, x.ndim)
+        if _is_by_element(p, axes):
+            return _element_by_element(p, x, y, dy, reduced, dx)
+        return _by_rows(p, x, y, dy, reduced, dx, workspace)
     if abs(p) == inf:
         return _inf_gradient(layout, x, y, dy, dx, workspace)
     return _gradient(p, layout, x, y, dy, dx)
 
 
-def _grad_by_rows(p: float, x: Any, y: Any, dy: Any, axes: tuple[int, ...], dx: Any, workspace: Any) -> Bound:
-    """More than two groups of axes: through copies, in the workspace, in which they are rows."""
-    room, shape = _part_bytes(x.nbytes), to_rows(x, axes).shape
+def _element_by_element(p: float, x: Any, y: Any, dy: Any, axes: tuple[int, ...], dx: Any) -> Bound:
+    """More than two groups of axes, finite porder: a thread finds the norm of its element."""
+    steps = merge_operands(x.shape, reduced_shape(x.shape, axes, keepdim=True))
+    digits = pack_digits(tuple(zip(steps.lengths, steps.strides[0], strict=True)))
+    expression = f"grad_any_axes<{CTYPES[x.dtype.name]}, {_mode(p)}>"
+    arguments = (x, y, dy, dx, accumulating(x)(p - 1), np.int32(x.size), digits)
+    return bind_launch(SOURCE, expression, *one_per_thread(x.size, 1), arguments)
+
+
+def _mode(p: float) -> str:
+    return GRAD_MODES.get(p, "GENERAL" if p > 1 else "BELOW_ONE")
+
+
+def _by_rows(p: float, x: Any, y: Any, dy: Any, axes: tuple[int, ...], dx: Any, workspace: Any) -> Bound:
+    """More than two groups of axes, porder +-inf or many groups: through copies, in the workspace, which are rows."""
+    room, shape = part_bytes(x.nbytes), to_rows(x, axes).shape
     source, target = (workspace[at : at + x.nbytes].view(x.dtype).reshape(shape) for at in (0, room))
     layout = Reduction(y.size, x.size // y.size, 1, 1, 1)
     arrays = (source, y, dy, target)
@@ -139,7 +164,7 @@ def _grad_by_rows(p: float, x: Any, y: Any, dy: Any, axes: tuple[int, ...], dx: 
 
 def _gradient(p: float, layout: Reduction, x: Any, y: Any, dy: Any, dx: Any) -> Bound:
     ctype, width = CTYPES[x.dtype.name], WIDTHS[x.dtype.name]
-    mode = GRAD_MODES.get(p, "GENERAL" if p > 1 else "BELOW_ONE")
+    mode = _mode(p)
     q = accumulating(x)(p - 1)
     arrays = (x, y, dy, dx)
     shift = _shift(x, dx)
@@ -298,53 +323,6 @@ def _resident() -> int:
     return INF_RESIDENT * multiprocessors()
 
 
-def _three_workspace(shapes: Shapes, params: Params) -> int:
-    dtype = shapes.inputs["x"].dtype
-    if abs(order_of(params.porder)) == inf or params.porder == 0:
-        return _grad_workspace(shapes, params)
-    itemsize = accumulator_info(dtype).itemsize
-    return _part_bytes(shapes.inputs["y"].size * itemsize) + shapes.inputs["x"].size * itemsize
-
-
-def _part_bytes(size: int) -> int:
+def part_bytes(size: int) -> int:
+    """Bytes of a part of a workspace, behind which another one is aligned."""
     return -(-size // 256) * 256
-
-
-@kernel(
-    "p_norm_grad",
-    "three_kernel",
-    "cuda",
-    FLOATS,
-    prepare=True,
-    workspace=_three_workspace,
-    relaxed=64.0,
-    note="the design document's plan: |x|^(p-1) and y^-(p-1) apart, which overflow where their product does not",
-)
-def p_norm_grad_three_kernel(
-    *, x: Any, y: Any, dy: Any, porder: float | str, axis: Axis, keepdim: bool, out: dict[str, Any], workspace: Any
-) -> Bound:
-    """Part on the reduced shape, part broadcast, one elementwise kernel: 4N of traffic, finite porder."""
-    del keepdim
-    dx = out["dx"]
-    if x.size == 0:
-        return lambda: None
-    p, dtype = order_of(porder), x.dtype.name
-    if abs(p) == inf or p == 0:
-        return p_norm_grad(x=x, y=y, dy=dy, porder=porder, axis=axis, keepdim=False, out=out, workspace=workspace)
-    wide = accumulator_info(dtype).numpy
-    layout = as_reduction(x.shape, normalize_axes(axis, x.ndim))
-    q, part = wide.type(p - 1), workspace
-    spread = workspace[_part_bytes(y.size * wide.itemsize) :]
-    launches = []
-    for name, size, arguments in (
-        ("grad_part", y.size, (y, dy, part, q, np.int64(y.size))),
-        ("grad_spread", x.size, (part, spread, layout_struct(layout, 1, 1), np.int64(x.size))),
-        ("grad_fuse", x.size, (x, spread, dx, q, np.int64(x.size))),
-    ):
-        launches.append((SOURCE.function(f"{name}<{CTYPES[dtype]}>"), (-(-size // THREADS),), arguments))
-
-    def run() -> None:
-        for function, grid, arguments in launches:
-            function(grid, (THREADS,), arguments)
-
-    return run

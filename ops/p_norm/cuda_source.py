@@ -58,6 +58,7 @@ def _expressions() -> tuple[str, ...]:
             for name in (rows_kernel(width), "grad_rows_aligned"):
                 found += [f"{name}<{ctype}, {width}, {mode}, {vectors}>" for vectors in (1, 2)[: min(width // 2, 2)]]
             found.append(f"grad_rows<{ctype}, 1, {mode}, {APART_EACH}>")
+            found.append(f"grad_any_axes<{ctype}, {mode}>")
             kinds = ((1, "EACH_ITS_OWN"), *((width, norms) for norms in NORMS))
             found += [f"grad_short_columns<{ctype}, {wide}, {mode}, {norms}>" for wide, norms in kinds]
             found += [f"grad_columns<{ctype}, {wide}, {mode}>" for wide in (1, width)]

@@ -1,6 +1,21 @@
-// Gradients of the largest or smallest magnitude, of few elements in short rows.
+// Gradients by one thread an element: where a norm lies anywhere, and of the largest or smallest magnitude in short rows.
 #pragma once
 #include "ties.cuh"
+
+// grad_any_axes: a thread computes an element.
+// Layout   x, dx in memory order; y, dy by `axes`, those of x with strides of y, 0 where x is reduced
+// Grid     size / SINGLE_THREADS      Block  SINGLE_THREADS      Writes  dx
+// Why      reduced and retained axes alternate: norms repeat in no order that other kernels know
+template <typename T, int GRAD_MODE>
+__global__ void __launch_bounds__(SINGLE_THREADS) grad_any_axes(
+    const T* __restrict__ x, const T* __restrict__ y, const T* __restrict__ dy, T* __restrict__ dx, Wide<T> q, int size,
+    Digits axes) {
+  const int own = blockIdx.x * SINGLE_THREADS + threadIdx.x, at = min(own, size - 1);
+  const T element = x[at];
+  const long long norm = axes.count <= FEW_DIGITS ? offset_of<FEW_DIGITS>(at, axes) : offset_of<DIGITS>(at, axes);
+  const Scale<Wide<T>> by = scale_of<Wide<T>, GRAD_MODE>(widen(y[norm]), widen(dy[norm]));
+  store_where<T, 1, false>(dx + at, {narrow<T>(gradient<Wide<T>, GRAD_MODE>(widen(element), by, q))}, own < size);
+}
 
 // Elements of a row, `end` of them, that tie for its norm.
 template <typename T>

@@ -169,8 +169,8 @@ def few_columns(problem: ReduceProblem, layout: Reduction, longest: int = LONGES
     return _elements(problem, template, struct, bits, threads, "few elements" if few else "short columns")
 
 
-def _digits(axes: tuple[tuple[int, int], ...]) -> Array:
-    """A `Digits` of `include/reduce_elements.cuh` from (length, stride), outermost first."""
+def pack_digits(axes: tuple[tuple[int, int], ...]) -> Array:
+    """A `Digits` of `include/reduce_elements.cuh` from (length, stride), outermost first. Raises AxisError for many."""
     if len(axes) > DIGITS:
         msg = f"axes alternate between retained and reduced {len(axes)} times; at most {DIGITS} are supported"
         raise AxisError(msg)
@@ -207,7 +207,7 @@ def any_axes(problem: ReduceProblem, device: GpuSize, reason: str) -> ReducePlan
 
 
 def _any_struct(axes: MergedAxes, *, innermost: bool) -> Array:
-    kept, reduced = (_digits(axes.strides(reduced=each)) for each in (False, True))
+    kept, reduced = (pack_digits(axes.strides(reduced=each)) for each in (False, True))
     numbers = {"length": axes.length, "innermost": innermost, "kept": kept, "reduced": reduced}
     return pack(ANY_AXES_STRUCT, numbers)
 

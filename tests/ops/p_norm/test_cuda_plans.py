@@ -23,6 +23,7 @@ from opgauge.ops.p_norm.cuda_source import (
     THREADS,
     WIDTHS,
 )
+from tests.ops.attempts import case_of
 
 MULTIPROCESSORS = 132
 LENGTHS = (8, 9, 31, 250, 511, 512, 1017, 1023, 1024, 1025, 4093, 4096, 4099, 8192, 8193, 100_000)
@@ -209,3 +210,29 @@ def test_columns_without_vectors_are_taken_in_memory_order(
     size = layout.a * layout.length * layout.b * layout.c
     x: Any = SimpleNamespace(dtype=item, data=data, size=size, nbytes=size * item.itemsize)
     assert cuda_grad._short_columns(layout, (x, x, x, x), is_few=size <= cuda_grad._FEW, cheap=False) == found
+
+
+@pytest.mark.parametrize(("porder", "kernel"), [(2.0, "grad_any_axes"), (0.5, "grad_any_axes"), (np.inf, "grad_inf")])
+def test_separate_axes_take_one_launch_unless_ties_are_counted(porder: float, kernel: str) -> None:
+    """An element per thread without copies in the workspace; at porder inf copies are rows."""
+    shape, axis = (4, 6, 3, 2, 3), (4, 2, 0)
+    case = case_of("p_norm_grad", {"x": shape}, "float32", axis=axis, porder=porder)
+    names: list[str] = []
+
+    def bind_launch(_source: Any, expression: str, *_: Any) -> Any:
+        names.append(expression)
+        return int
+
+    arrays: dict[str, Any] = {name: np.empty(spec.shape, np.float32) for name, spec in case.resolved.inputs.items()}
+    room = cuda_grad.grad_workspace(case.resolved, case.params)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(cuda_grad, "bind_launch", bind_launch)
+        patch.setattr(cuda_grad, "multiprocessors", lambda: MULTIPROCESSORS)
+        patch.setattr(cuda_grad, "_shift", lambda *_: 0)
+        given: dict[str, Any] = {"porder": porder, "axis": axis, "keepdim": False}
+        given["out"] = {"dx": np.empty(shape, np.float32)}
+        cuda_grad.p_norm_grad(**arrays, **given, workspace=np.empty(room, np.uint8))
+    assert len(names) == 1
+    assert names[0].startswith(kernel)
+    assert names[0] in SOURCE.expressions
+    assert (room == 0) == np.isfinite(porder)
