@@ -7,23 +7,28 @@ from typing import Any
 
 import numpy as np
 
-from opgauge.ops._core.axes import Axis, as_reduction, normalize_axes
+from opgauge.ops._core.axes import Axis, Reduction
 from opgauge.ops._core.dtype import FLOATS, accumulator_info
 from opgauge.ops._core.kernel import Bound
-from opgauge.ops._core.op import Params, Shapes
+from opgauge.ops._core.op import Params, Shape, Shapes
 from opgauge.ops._core.registry import kernel
 from opgauge.ops._cuda.reduction.launch import layout_struct
-from opgauge.ops.p_norm.cuda import order_of
+from opgauge.ops.p_norm.cuda import axes_of, order_of
 from opgauge.ops.p_norm.cuda_grad import grad_workspace, p_norm_grad, part_bytes
 from opgauge.ops.p_norm.cuda_source import CTYPES, SOURCE, THREADS
 
 
 def _workspace(shapes: Shapes, params: Params) -> int:
-    dtype = shapes.inputs["x"].dtype
-    if abs(order_of(params.porder)) == inf or params.porder == 0:
+    x = shapes.inputs["x"]
+    if _layout(order_of(params.porder), x.shape, params.axis) is None:
         return grad_workspace(shapes, params)
-    itemsize = accumulator_info(dtype).itemsize
-    return part_bytes(shapes.inputs["y"].size * itemsize) + shapes.inputs["x"].size * itemsize
+    itemsize = accumulator_info(x.dtype).itemsize
+    return part_bytes(shapes.inputs["y"].size * itemsize) + x.size * itemsize
+
+
+def _layout(p: float, shape: Shape, axis: Axis) -> Reduction | None:
+    """The axes; None if `optimized` computes in its place: finite porder but 0, at most two groups of axes."""
+    return None if abs(p) == inf or p == 0 else axes_of(shape, axis).two_groups()
 
 
 @kernel(
@@ -45,10 +50,10 @@ def p_norm_grad_three_kernel(
     if x.size == 0:
         return lambda: None
     p, dtype = order_of(porder), x.dtype.name
-    if abs(p) == inf or p == 0:
+    layout = _layout(p, x.shape, axis)
+    if layout is None:
         return p_norm_grad(x=x, y=y, dy=dy, porder=porder, axis=axis, keepdim=False, out=out, workspace=workspace)
     wide = accumulator_info(dtype).numpy
-    layout = as_reduction(x.shape, normalize_axes(axis, x.ndim))
     q, part = wide.type(p - 1), workspace
     spread = workspace[part_bytes(y.size * wide.itemsize) :]
     launches = []
