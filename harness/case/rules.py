@@ -87,11 +87,14 @@ def known_field(op: Op, path: str) -> Any:
 def build_case(op: Op, values: Mapping[str, Any], **rest: Any) -> Case:
     """A case from `values` by dotted path, already of the right types.
 
-    `rest` is passed to Case. Raises CaseError with the path of the field at fault.
+    Without a dtype the case has that of an op that takes one only. `rest` is passed to Case. Raises CaseError with the
+    path of the field at fault.
     """
     if "dtype" not in values:
-        msg = f"dtype is missing; {op.name} takes {', '.join(op.dtypes)}"
-        raise CaseError(msg, "dtype")
+        if len(op.dtypes) != 1:
+            msg = f"dtype is missing; {op.name} takes {', '.join(op.dtypes)}"
+            raise CaseError(msg, "dtype")
+        values = {**values, "dtype": op.dtypes[0]}
     shapes = _section(values, "shapes")
     for name, shape in shapes.items():
         check_shape(f"shapes.{name}", shape)

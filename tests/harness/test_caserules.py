@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -83,3 +84,12 @@ def test_any_bytes_are_a_mistake(tmp_path: Path, data: bytes) -> None:
 def test_every_field_of_a_distribution_has_its_kinds() -> None:
     """A new field of InputSpec must say which kinds use it."""
     assert set(USED_BY) == set(record_hints(InputSpec)) - {"kind", "layout"}
+
+
+def test_an_op_of_one_dtype_needs_none() -> None:
+    """A case without a dtype has the only one, and is the same case as with it; of several, one has to be named."""
+    op, values = replace(find_op("dot"), dtypes=("float64",)), {"shapes.x": (3, 4), "shapes.y": (3, 4)}
+    found = build_case(op, values, name="a")
+    assert found == build_case(op, {**values, "dtype": "float64"}, name="a")
+    with pytest.raises(CaseError, match="dtype is missing; dot takes float16"):
+        build_case(find_op("dot"), values, name="a")
