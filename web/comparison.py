@@ -12,7 +12,7 @@ from math import exp, inf, log
 from typing import NamedTuple
 
 from opgauge.harness.errors import NothingError
-from opgauge.harness.judge.compare import compare, compare_run
+from opgauge.harness.judge.compare import COUNTED, compare, compare_run
 from opgauge.harness.judge.verdict import Comparison, Evidence, Kind, Rule, Subject, Verdict
 from opgauge.harness.result.ceilings import Ceilings
 from opgauge.harness.result.result import Environment
@@ -56,6 +56,11 @@ class Compared(NamedTuple):
     half_width: float | None = None
     note: str = ""
     span: tuple[float, float] | None = None
+
+    @property
+    def is_by_count(self) -> bool:
+        """Whether a count decided, such as launches or peak memory, and not the time."""
+        return self.verdict is Verdict.SLOWER and self.reason in COUNTED
 
     @property
     def detail(self) -> str:

@@ -46,6 +46,8 @@ _COSTS = {
     "spills": Reason.SPILLS,
     "instructions": Reason.INSTRUCTIONS,
 }
+COUNTED = frozenset(_COSTS.values())
+"""Reasons of `slower` that are counts, whatever the time is."""
 
 
 @dataclass(slots=True)

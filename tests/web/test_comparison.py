@@ -41,14 +41,15 @@ def store(tmp_path: Path) -> Iterator[Store]:
         yield made
 
 
-def add(store: Store, run: int, *, bad: int = -1, without: int = -1, factor: float = 1.0) -> str:
+def add(store: Store, run: int, *, bad: int = -1, without: int = -1, factor: float = 1.0, peak_bytes: int = 0) -> str:
     """A run of one block, in which one result is broken and one is left out."""
     name = store.begin_run(Environment({"cuda:0.model": "a GPU"}, {"commit": f"{run:040x}"}))
     for place, result in enumerate(results(run, np.random.default_rng(run))):
         found = broken(result) if place == bad else result
         if found.measurement is not None:
             samples = tuple(time * factor for time in found.measurement.samples_ns)
-            found = replace(found, measurement=replace(found.measurement, samples_ns=samples))
+            measurement = replace(found.measurement, samples_ns=samples, peak_bytes=peak_bytes)
+            found = replace(found, measurement=measurement)
         if place != without:
             store.add_result(name, found)
     store.finish_run(name)
@@ -77,6 +78,21 @@ def test_two_ordinary_runs_are_slower_or_faster(store: Store) -> None:
     for base, head, word in ((0, 1, "slower"), (1, 2, "faster"), (2, 3, "undecided")):
         words = {one.word for one in compare_runs(reader, runs[base], runs[head]) if one.ratio}
         assert words == {word}
+
+
+def test_a_count_that_decides_stands_beside_the_verdict(empty_copy: TestClient) -> None:
+    """More peak memory is "slower" where the time is not: the page says by what, and not where the time decided."""
+    app = empty_copy.app
+    assert isinstance(app, FastAPI)
+    for number, (factor, peak) in enumerate(((1.0, 0), (0.99, 1 << 20), (3.0, 1 << 20))):
+        add(app.state.store, number + 1, factor=factor, peak_bytes=peak)
+    reader: Reader = app.state.reader
+    first, second, third = reader.runs()[::-1]
+    assert {one.is_by_count for one in compare_runs(reader, first, second) if one.word == "slower"} == {True}
+    assert not any(one.is_by_count for one in compare_runs(reader, second, third))
+    for base, head, is_said in ((first, second, True), (second, third, False)):
+        text = empty_copy.get(f"/compare?base={base.id}&head={head.id}").text
+        assert ("by more peak memory" in text) is is_said
 
 
 @pytest.mark.parametrize(("dtype", "is_known"), [("float32", False), ("float16", True), ("float64", True)])
